@@ -105,3 +105,15 @@ def terrace_test(name, srcs = None, deps = [], size = "small", copts = [], **kwa
         deps = deps + ["@gtest//:gtest_main"],
         **kwargs
     )
+
+def terrace_tree_test(name, script, timeout = "short"):
+    """A script that is run in the source tree itself, which Bazel does not track: so each time."""
+    native.sh_test(
+        name = name,
+        size = "small",
+        timeout = timeout,
+        srcs = ["in_tree.sh"],
+        args = [script],
+        data = ["//:WORKSPACE"],  # the way to the tree
+        tags = ["external", "local", "no-cache"],
+    )
