@@ -55,7 +55,8 @@ def terrace_cuda_library(name, srcs, hdrs, deps = []):
 def terrace_kernel(name, deps = [], cuda_deps = [], **kwargs):
     """One op: <name>.{h,cc} and cpu/<name>.cc, with cuda/<name>.cu under --config=cuda.
 
-    cpu/<name>.h, cuda/<name>.h and cuda/<name>.cuh belong to it where they exist.
+    cpu/<name>.h, cuda/<name>.h and cuda/<name>.cuh belong to it where they exist. With
+    TERRACE_WITH_CUDA=1 the dispatcher may call cuda::; an op without a .cu never sees it.
 
     Args:
       name: the op, base name of all its files.
@@ -87,6 +88,10 @@ def terrace_kernel(name, deps = [], cuda_deps = [], **kwargs):
         public = False,
         deps = deps + [":%s_hdrs" % name] + select({
             cuda: [":%s_cuda" % name] if cuda_srcs else [],
+            "//conditions:default": [],
+        }),
+        local_defines = select({
+            cuda: ["TERRACE_WITH_CUDA=1"] if cuda_srcs else [],
             "//conditions:default": [],
         }),
         **kwargs
