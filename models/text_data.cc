@@ -1,0 +1,208 @@
+#include "terrace/models/text_data.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "terrace/core/error.h"
+#include "terrace/core/file.h"
+#include "terrace/core/rng.h"
+
+namespace terrace::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct File {
+  std::string path;
+  std::string text;
+};
+
+bool IsBlank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos;
+}
+
+// A glob that matches only below `base`, whatever its name looks like.
+std::string Below(const std::string& base, const std::string& pattern) {
+  const fs::path plain = fs::path(base) / pattern;  // an absolute pattern wins
+  std::error_code none;
+  if (base.empty() || fs::path(pattern).is_absolute() ||
+      fs::exists(plain, none)) {
+    return plain.string();
+  }
+  std::string escaped;
+  for (char c : base) {
+    escaped += c == '*' || c == '?' || c == '[' ? std::string{'[', c, ']'}
+                                                : std::string{c};
+  }
+  return (fs::path(escaped) / pattern).string();
+}
+
+// `where` is the key of the run file that holds the patterns.
+std::vector<File> ReadFiles(std::string_view where,
+                            const std::vector<std::string>& patterns,
+                            const std::string& base) {
+  std::vector<File> files;
+  std::set<fs::path> seen;
+  for (const std::string& pattern : patterns) {
+    const std::vector<std::string> paths = ExpandGlob(Below(base, pattern));
+    if (paths.empty()) {
+      TERRACE_THROW(ErrorCode::kData, "[", where,
+                    "] each pattern must match a file, got \"", pattern,
+                    "\", which matches none",
+                    base.empty() ? "" : " (looked in \"" + base + "\")");
+    }
+    for (const std::string& path : paths) {
+      std::error_code none;  // the read below says what is wrong
+      if (fs::is_directory(path, none)) {
+        TERRACE_THROW(ErrorCode::kData, "[", where,
+                      "] each pattern must match files, got folder \"", path,
+                      "\"; its files are \"", path, "/*\"");
+      }
+      const fs::path real = fs::canonical(path, none);
+      if (!none && !seen.insert(real).second) continue;
+      files.push_back({path, ReadFile(path)});
+      if (SplitDocuments(files.back().text).empty()) {
+        TERRACE_THROW(ErrorCode::kData, "[", where,
+                      "] each file must hold text, got \"", path, "\" of ",
+                      files.back().text.size(), " bytes without any");
+      }
+    }
+  }
+  return files;
+}
+
+std::vector<std::string_view> AllDocuments(const std::vector<File>& files) {
+  std::vector<std::string_view> documents;
+  for (const File& file : files) {
+    for (std::string_view document : SplitDocuments(file.text)) {
+      documents.push_back(document);
+    }
+  }
+  return documents;
+}
+
+// Where a single document is cut: after the last line that ends within its
+// first `share`, else at a character's first byte.
+size_t CutPosition(std::string_view text, double share) {
+  const auto size = static_cast<double>(text.size());
+  size_t cut = static_cast<size_t>(size * share);
+  const size_t line_end = text.substr(0, cut).rfind('\n');
+  if (line_end != std::string_view::npos) return line_end + 1;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) {
+    --cut;
+  }
+  return cut;
+}
+
+struct Split {
+  std::vector<std::string_view> train, validation;
+};
+
+Split HoldOut(const std::vector<std::string_view>& documents, double fraction,
+              uint64_t seed) {
+  if (fraction == 0) return {documents, {}};
+  if (documents.size() == 1) {
+    const std::string_view text = documents.front();
+    const size_t cut = CutPosition(text, 1 - fraction);
+    if (cut == 0 || cut == text.size()) return {documents, {}};
+    return {{text.substr(0, cut)}, {text.substr(cut)}};
+  }
+  const auto count = static_cast<int64_t>(documents.size());
+  const int64_t held = std::clamp<int64_t>(
+      std::llround(fraction * static_cast<double>(count)), 1, count - 1);
+  const RngKey key(seed, "held-out documents");
+  Split split;
+  for (int64_t i = 0; i < count; ++i) {
+    const bool is_held = PermuteIndex(key, count, i) < held;
+    (is_held ? split.validation : split.train).push_back(documents[i]);
+  }
+  return split;
+}
+
+TokenDataset Build(const std::vector<std::string_view>& documents,
+                   const Tokenizer& tokenizer,
+                   const TokenDataset::Options& options) {
+  std::vector<int32_t> tokens;
+  for (std::string_view document : documents) {
+    const std::vector<int32_t> ids = tokenizer.Encode(document);
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    tokens.push_back(tokenizer.end_of_text());
+  }
+  return TokenDataset(tokens, tokenizer.vocab_size(), options);
+}
+
+}  // namespace
+
+std::vector<std::string_view> SplitDocuments(std::string_view text) {
+  std::vector<std::string_view> documents;
+  size_t document = 0;  // start of the current one
+  const auto keep = [&](size_t end) {
+    const std::string_view found = text.substr(document, end - document);
+    if (!IsBlank(found)) documents.push_back(found);
+  };
+  for (size_t line = 0; line < text.size();) {
+    const size_t end = std::min(text.find('\n', line), text.size());
+    const std::string_view content = text.substr(line, end - line);
+    const size_t next = std::min(end + 1, text.size());
+    if (content == "%" || content == "%\r") {
+      keep(line);
+      document = next;
+    }
+    line = next;
+  }
+  keep(text.size());
+  return documents;
+}
+
+TextData LoadTextData(const TextDataOptions& options,
+                      const Tokenizer& tokenizer) {
+  TERRACE_CHECK(!options.train.empty(),
+                "[data.train] must name at least one file, got none");
+  TERRACE_CHECK(
+      options.validation_fraction >= 0 && options.validation_fraction < 1,
+      "[data] validation_fraction must be in [0, 1), got ",
+      options.validation_fraction);
+  const std::vector<File> train_files =
+      ReadFiles("data.train", options.train, options.base);
+  const std::vector<File> validation_files =
+      ReadFiles("data.validation", options.validation, options.base);
+
+  Split split;
+  if (validation_files.empty()) {
+    split = HoldOut(AllDocuments(train_files), options.validation_fraction,
+                    options.seed);
+  } else {
+    split = {AllDocuments(train_files), AllDocuments(validation_files)};
+  }
+
+  TextData data;
+  data.train_documents = static_cast<int64_t>(split.train.size());
+  data.validation_documents = static_cast<int64_t>(split.validation.size());
+  data.train = Build(split.train, tokenizer,
+                     {.sequence_length = options.sequence_length,
+                      .seed = options.seed,
+                      .name = "data.train"});
+  if (!split.validation.empty()) {
+    data.validation = Build(split.validation, tokenizer,
+                            {.sequence_length = options.sequence_length,
+                             .seed = options.seed,
+                             .keep_partial = true,
+                             .name = "data.validation"});
+  }
+
+  RngKey hash(options.seed, "text data", tokenizer.name(),
+              tokenizer.vocab_size(), options.sequence_length,
+              std::bit_cast<uint64_t>(options.validation_fraction),
+              train_files.size());
+  for (const File& file : train_files) hash = hash.With(file.text);
+  for (const File& file : validation_files) hash = hash.With(file.text);
+  data.fingerprint = hash.bits();
+  return data;
+}
+
+}  // namespace terrace::models

@@ -1,0 +1,56 @@
+// Text files to token datasets: globs, documents, the held-out split.
+//
+//   TextData data = LoadTextData({.train = {"corpus/*.txt"},
+//                                 .base = folder_of_the_run_file,
+//                                 .sequence_length = 128,
+//                                 .seed = 1}, tokenizer);
+//   data.train.TrainBatch(cursor, 32);
+//
+// A file is split into documents, each followed by end-of-text. The result is a
+// function of file contents and settings: every rank reads the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "terrace/models/token_dataset.h"
+#include "terrace/models/tokenizer.h"
+
+namespace terrace::models {
+
+struct TextDataOptions {
+  std::vector<std::string> train;       // globs
+  std::vector<std::string> validation;  // globs; none: held out of `train`
+  std::string base;                     // folder that relative globs start from
+  int64_t sequence_length = 0;
+  uint64_t seed = 0;
+  // The share of documents held out where no validation files are given: at
+  // least one document. Of a text that is one document, its end. 0 holds out
+  // nothing.
+  double validation_fraction = 0.05;
+};
+
+struct TextData {
+  TokenDataset train;
+  TokenDataset validation;  // may be empty()
+  int64_t train_documents = 0;
+  int64_t validation_documents = 0;
+  // Of file contents and settings; equal on all ranks and across a resume.
+  uint64_t fingerprint = 0;
+};
+
+// Reads the files, in the order of the patterns and by name within one; of each
+// of the two lists, a file reached twice (by two patterns or by a link) counts
+// once. Throws kData naming the pattern that matches no file, the file without
+// text, or the split that is too short.
+TextData LoadTextData(const TextDataOptions& options,
+                      const Tokenizer& tokenizer);
+
+// The documents of a file: what lines of a single '%' separate (the format of
+// fortune), the whole file where it has none; blank ones are left out. Views
+// into `text`.
+std::vector<std::string_view> SplitDocuments(std::string_view text);
+
+}  // namespace terrace::models
