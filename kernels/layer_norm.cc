@@ -1,0 +1,81 @@
+#include "terrace/kernels/layer_norm.h"
+
+#include "terrace/core/error.h"
+#include "terrace/kernels/cpu/layer_norm.h"
+#include "terrace/kernels/dispatch.h"
+#if TERRACE_WITH_CUDA
+#include "terrace/kernels/cuda/layer_norm.h"
+#endif
+
+namespace terrace::kernels {
+namespace {
+
+void CheckRows(const char* what, const ConstView& view, const ConstView& x) {
+  TERRACE_CHECK(view.shape == x.shape && view.dtype == x.dtype, "[layer_norm] ",
+                what, " must be ", x.shape, " ", x.dtype, " like x, got ",
+                view.shape, " ", view.dtype);
+  TERRACE_CHECK(view.contiguous(), "[layer_norm] ", what,
+                " must be contiguous, got ", view.shape, " with other strides");
+}
+
+void CheckInput(const ConstView& x) {
+  TERRACE_CHECK(x.shape.rank() >= 1 && x.shape.dim(-1) > 0,
+                "[layer_norm] x must be [..., C] with C > 0, got ", x.shape);
+  TERRACE_CHECK(IsFloat(x.dtype),
+                "[layer_norm] a floating dtype is needed, got ", x.dtype);
+  CheckRows("x", x, x);
+}
+
+// gamma, beta and their gradients; those may be of any floating dtype.
+void CheckColumns(const char* what, const ConstView& view, const ConstView& x,
+                  bool any_dtype) {
+  TERRACE_CHECK(view.shape == Shape({x.shape.dim(-1)}) && view.contiguous(),
+                "[layer_norm] ", what, " must be [C]=[", x.shape.dim(-1),
+                "], got ", view.shape);
+  TERRACE_CHECK(any_dtype ? IsFloat(view.dtype)
+                          : view.dtype == x.dtype || view.dtype == DType::kF32,
+                "[layer_norm] ", what, " must be ", x.dtype, " or f32, got ",
+                view.dtype);
+}
+
+void CheckStatistics(const char* what, const ConstView& view,
+                     const ConstView& x) {
+  TERRACE_CHECK(view.numel() == x.shape.Rows() &&
+                    view.dtype == AccumulatorOf(x.dtype) && view.contiguous(),
+                "[layer_norm] ", what, " must be [rows]=[", x.shape.Rows(),
+                "] ", AccumulatorOf(x.dtype), ", got ", view.shape, " ",
+                view.dtype);
+}
+
+}  // namespace
+
+void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args) {
+  CheckInput(args.x);
+  CheckRows("y", args.y, args.x);
+  CheckColumns("gamma", args.gamma, args.x, /*any_dtype=*/false);
+  CheckColumns("beta", args.beta, args.x, /*any_dtype=*/false);
+  if (args.mean.defined()) CheckStatistics("mean", args.mean, args.x);
+  if (args.rstd.defined()) CheckStatistics("rstd", args.rstd, args.x);
+  TERRACE_CHECK(args.eps > 0, "[layer_norm] eps must be positive, got ",
+                args.eps);
+  if (args.x.numel() == 0) return;
+  TERRACE_DISPATCH_DEVICE(ctx, "layer_norm", cpu::LayerNormForward(ctx, args),
+                          cuda::LayerNormForward(ctx, args));
+}
+
+void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
+  CheckInput(args.x);
+  CheckRows("dy", args.dy, args.x);
+  CheckColumns("gamma", args.gamma, args.x, /*any_dtype=*/false);
+  CheckStatistics("mean", args.mean, args.x);
+  CheckStatistics("rstd", args.rstd, args.x);
+  if (args.dx.defined()) CheckRows("dx", args.dx, args.x);
+  if (args.dgamma.defined())
+    CheckColumns("dgamma", args.dgamma, args.x, /*any_dtype=*/true);
+  if (args.dbeta.defined())
+    CheckColumns("dbeta", args.dbeta, args.x, /*any_dtype=*/true);
+  TERRACE_DISPATCH_DEVICE(ctx, "layer_norm", cpu::LayerNormBackward(ctx, args),
+                          cuda::LayerNormBackward(ctx, args));
+}
+
+}  // namespace terrace::kernels

@@ -1,0 +1,35 @@
+// Row-wise layer normalisation (Ba, Kiros, Hinton 2016) of [rows, C].
+//
+//   y = (x - mean(x)) * rstd(x) * gamma + beta,  rstd = 1/sqrt(var(x) + eps)
+//
+// x, y contiguous [..., C] of one floating dtype; gamma, beta [C] of that dtype
+// or f32; mean, rstd [rows] f32 (f64 for f64). Statistics in float, two passes.
+// eps must be positive (zeros map to zeros in padding).
+#pragma once
+
+#include "terrace/core/context.h"
+#include "terrace/core/tensor.h"
+
+namespace terrace::kernels {
+
+struct LayerNormForwardArgs {
+  ConstView x, gamma, beta;
+  MutView y;
+  MutView mean, rstd;  // undefined: not kept
+  float eps = 1e-5f;
+};
+void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args);
+
+// dgamma_c (+)= sum_rows dy * xhat; dbeta_c (+)= sum_rows dy;
+// dx = rstd (dy gamma - mean_c(dy gamma) - xhat mean_c(dy gamma xhat)).
+// Undefined outputs are skipped. dgamma and dbeta are of any floating dtype and
+// overwrite or add as their flags say; dx overwrites. Rows are summed in fixed
+// chunks, in order.
+struct LayerNormBackwardArgs {
+  ConstView x, gamma, mean, rstd, dy;
+  MutView dx, dgamma, dbeta;
+  bool accumulate_dgamma = false, accumulate_dbeta = false;
+};
+void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args);
+
+}  // namespace terrace::kernels
