@@ -1,0 +1,45 @@
+#include "terrace/autograd/saved.h"
+
+#include <utility>
+
+#include "terrace/core/error.h"
+
+namespace terrace::autograd {
+
+SavedTensor::SavedTensor(Tensor tensor) : tensor_(std::move(tensor)) {
+  if (!tensor_.defined()) return;
+  if (tensor_.buffer()->tag() == MemoryTag::kGathered)
+    TERRACE_THROW(ErrorCode::kInternal, "[saved] a tensor ", tensor_.shape(),
+                  " in gathered parameter storage must not be kept: save the "
+                  "parameter");
+  version_ = tensor_.version();
+}
+
+SavedTensor::SavedTensor(const ParamRef& ref)
+    : ref_(ref), version_(ref.param.source()->Version(ref.param.id())) {}
+
+Unpacked SavedTensor::Get(Context& ctx) const {
+  if (tensor_.defined()) {
+    TERRACE_CHECK(tensor_.version() == version_,
+                  "[backward] saved value was modified: a tensor ",
+                  tensor_.shape(), " ", tensor_.dtype(),
+                  " was changed in place after an operation had saved it");
+    return Unpacked(tensor_);
+  }
+  if (!ref_.param.defined()) return Unpacked();
+  TERRACE_CHECK(ref_.param.source()->Version(ref_.param.id()) == version_,
+                "[backward] saved value was modified: parameter '",
+                ref_.param.name(),
+                "' was updated or edited between forward and backward");
+  return AcquireRef(ctx, ref_);
+}
+
+Unpacked AcquireRef(Context& ctx, const ParamRef& ref) {
+  ParameterLease lease = ref.param.source()->Acquire(ctx, ref.param.id());
+  Tensor tensor =
+      ref.whole() ? lease.value()
+                  : lease.value().Strided(ref.offset, ref.shape, ref.strides);
+  return Unpacked(std::move(lease), std::move(tensor));
+}
+
+}  // namespace terrace::autograd

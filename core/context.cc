@@ -1,0 +1,21 @@
+#include "terrace/core/context.h"
+
+#include "terrace/core/error.h"
+
+namespace terrace {
+
+Context::Context(const ContextOptions& options)
+    : device_(options.device),
+      device_arena_(Arena::Create(Tier::kDevice, options.device_budget_nbytes)),
+      host_arena_(Arena::Create(Tier::kHost, options.host_budget_nbytes)),
+      pool_(std::make_unique<ComputePool>(options.threads)) {
+  if (options.device.kind != DeviceKind::kCpu)
+    TERRACE_THROW(ErrorCode::kUnimplemented,
+                  "[context] device must be cpu in this build, got cuda:",
+                  options.device.index);
+  random_.seed = options.seed;
+}
+
+Context::~Context() = default;
+
+}  // namespace terrace

@@ -1,0 +1,133 @@
+// Where bytes live and what they are for: arenas with exact gauges and budgets.
+//
+// One Arena per rank and tier. Each allocation names a tag; `now` and `peak`
+// count requested bytes, to the byte. Device and host are separate arenas with
+// separate budgets also where both are ordinary memory, so that the planner's
+// numbers mean the same everywhere. Freed blocks are kept for reuse under the
+// tag `cache`, which counts against the budget and is emptied before an
+// allocation is refused.
+//
+// Thread-safe. A Buffer keeps its Arena alive.
+//
+//   auto arena = Arena::Create(Tier::kDevice, 512 << 20);
+//   std::shared_ptr<Buffer> b = arena->Allocate(4096, MemoryTag::kActivation);
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+enum class Tier : uint8_t { kDevice, kHost, kNvme };
+
+enum class MemoryTag : uint8_t {
+  kParameter,      // working copies, whole or own slice
+  kGradient,       // gradient homes and open gradient units
+  kOptimizer,      // masters and moments
+  kGathered,       // slots for gathered units
+  kActivation,     // what the graph holds
+  kCommunication,  // exchange staging
+  kStaging,        // windows between tiers
+  kWorkspace,      // scratch of one call
+  kCache,          // freed blocks kept for reuse
+};
+inline constexpr int kMemoryTags = 9;
+
+std::string_view Name(Tier tier);
+std::string_view Name(MemoryTag tag);
+
+struct Gauge {
+  int64_t now = 0;   // bytes
+  int64_t peak = 0;  // bytes
+};
+
+struct MemoryReport {
+  Tier tier = Tier::kDevice;
+  int64_t budget_nbytes = 0;  // 0: no limit
+  std::array<Gauge, kMemoryTags> tags;
+  Gauge total;  // the peak of the sum, not the sum of the peaks
+
+  const Gauge& operator[](MemoryTag tag) const {
+    return tags[static_cast<size_t>(tag)];
+  }
+  // A table, one line a tag that was ever used.
+  std::string ToString() const;
+  // The same of what is in use now, as a part of one line: "; in use: ...".
+  std::string Summary() const;
+};
+
+class Arena;
+
+// Owns bytes of one arena; shared by all tensors that view it. 64-byte aligned,
+// 4096-byte from that size on. Contents are not initialised.
+class Buffer {
+ public:
+  Buffer(std::shared_ptr<Arena> arena, std::byte* data, int64_t nbytes,
+         MemoryTag tag);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::byte* data() const { return data_; }
+  int64_t nbytes() const { return nbytes_; }
+  MemoryTag tag() const { return tag_; }
+  Tier tier() const;
+
+  // Counts in-place changes, so that autograd can tell that a saved value was
+  // modified: one counter per storage, whichever view wrote.
+  uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  void BumpVersion() { version_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  std::shared_ptr<Arena> arena_;
+  std::byte* data_;
+  int64_t nbytes_;
+  MemoryTag tag_;
+  std::atomic<uint64_t> version_{0};
+};
+
+class Arena : public std::enable_shared_from_this<Arena> {
+ public:
+  // budget_nbytes 0 means no limit.
+  static std::shared_ptr<Arena> Create(Tier tier, int64_t budget_nbytes = 0);
+  ~Arena();
+
+  // Throws kOutOfMemory, with the table of what lives where and the least
+  // budget that would do, when the budget or the machine has no more.
+  std::shared_ptr<Buffer> Allocate(int64_t nbytes, MemoryTag tag);
+
+  Tier tier() const { return tier_; }
+  int64_t budget_nbytes() const { return budget_nbytes_; }
+  MemoryReport Report() const;
+  // Peaks start again from what is in use now.
+  void ResetPeaks();
+  // Gives cached blocks back to the system.
+  void EmptyCache();
+
+ private:
+  friend class Buffer;
+  Arena(Tier tier, int64_t budget_nbytes);
+
+  void Free(std::byte* data, int64_t nbytes, MemoryTag tag);
+  void Count(MemoryTag tag, int64_t delta);
+  void EmptyCacheLocked();
+
+  const Tier tier_;
+  const int64_t budget_nbytes_;
+  mutable std::mutex mutex_;
+  MemoryReport report_;
+  std::map<int64_t, std::vector<std::byte*>> cache_;  // by block size
+};
+
+// "4.0 MiB", for people.
+std::string FormatBytes(int64_t nbytes);
+
+}  // namespace terrace

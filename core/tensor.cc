@@ -1,0 +1,101 @@
+#include "terrace/core/tensor.h"
+
+#include <utility>
+
+namespace terrace {
+
+Tensor::Tensor(std::shared_ptr<Buffer> buffer, int64_t offset_nbytes,
+               Shape shape, DType dtype)
+    : buffer_(std::move(buffer)),
+      offset_nbytes_(offset_nbytes),
+      shape_(shape),
+      strides_(ContiguousStrides(shape)),
+      dtype_(dtype) {
+  TERRACE_CHECK(
+      offset_nbytes >= 0 && offset_nbytes + nbytes() <= buffer_->nbytes(),
+      "[tensor] ", shape, " ", dtype, " at byte ", offset_nbytes,
+      " does not fit a buffer of ", buffer_->nbytes(), " bytes");
+}
+
+Tensor Tensor::Empty(Arena& arena, const Shape& shape, DType dtype,
+                     MemoryTag tag) {
+  return Tensor(arena.Allocate(shape.numel() * SizeOf(dtype), tag), 0, shape,
+                dtype);
+}
+
+void Tensor::CheckType(DType wanted) const {
+  TERRACE_CHECK(defined(), "[tensor] the tensor must be defined");
+  TERRACE_CHECK(dtype_ == wanted, "[tensor] data<", wanted,
+                "> asked of a tensor of ", dtype_);
+}
+
+Tensor Tensor::Reshape(const Shape& shape) const {
+  TERRACE_CHECK(shape.numel() == numel(), "[reshape] ", shape, " must have ",
+                numel(), " elements like ", shape_);
+  TERRACE_CHECK(contiguous(), "[reshape] a contiguous tensor is needed, got ",
+                shape_, " with other strides: copy it first");
+  Tensor result = *this;
+  result.shape_ = shape;
+  result.strides_ = ContiguousStrides(shape);
+  return result;
+}
+
+Tensor Tensor::Slice(int axis, int64_t begin, int64_t end) const {
+  axis = shape_.Axis(axis);
+  TERRACE_CHECK(0 <= begin && begin <= end && end <= dim(axis), "[slice] [",
+                begin, ", ", end, ") must lie in [0, ", dim(axis), ") of axis ",
+                axis, " of ", shape_);
+  Tensor result = *this;
+  result.shape_ = shape_.With(axis, end - begin);
+  result.offset_nbytes_ +=
+      begin * strides_[static_cast<size_t>(axis)] * SizeOf(dtype_);
+  return result;
+}
+
+Tensor Tensor::Transpose(int a, int b) const {
+  a = shape_.Axis(a);
+  b = shape_.Axis(b);
+  Tensor result = *this;
+  result.shape_ = shape_.With(a, dim(b)).With(b, dim(a));
+  std::swap(result.strides_[static_cast<size_t>(a)],
+            result.strides_[static_cast<size_t>(b)]);
+  return result;
+}
+
+Tensor Tensor::Expand(const Shape& shape) const {
+  TERRACE_CHECK(BroadcastShapes(shape_, shape, "expand") == shape, "[expand] ",
+                shape_, " must broadcast to ", shape);
+  Tensor result = *this;
+  result.shape_ = shape;
+  result.strides_ = {};
+  for (int i = 1; i <= shape_.rank(); ++i) {
+    const bool stretched = dim(-i) == 1 && shape.dim(-i) != 1;
+    result.strides_[static_cast<size_t>(shape.rank() - i)] =
+        stretched ? 0 : strides_[static_cast<size_t>(shape_.rank() - i)];
+  }
+  return result;
+}
+
+Tensor Tensor::Strided(int64_t offset_elements, const Shape& shape,
+                       const Strides& strides) const {
+  int64_t last = offset_elements;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const int64_t stride = strides[static_cast<size_t>(axis)];
+    TERRACE_CHECK(stride >= 0, "[strided] strides must not be negative, got ",
+                  stride);
+    if (shape.dim(axis) > 0) last += (shape.dim(axis) - 1) * stride;
+  }
+  Tensor result = *this;
+  result.shape_ = shape;
+  result.strides_ = strides;
+  result.offset_nbytes_ += offset_elements * SizeOf(dtype_);
+  TERRACE_CHECK(
+      shape.numel() == 0 ||
+          (result.offset_nbytes_ >= 0 &&
+           offset_nbytes_ + (last + 1) * SizeOf(dtype_) <= buffer_->nbytes()),
+      "[strided] the window ", shape, " from element ", offset_elements,
+      " leaves the buffer of ", buffer_->nbytes(), " bytes");
+  return result;
+}
+
+}  // namespace terrace

@@ -1,0 +1,43 @@
+// Scaled dot-product attention (Vaswani et al. 2017), causal or full.
+//
+//   out = dropout(softmax(scale q k^T + mask)) v
+//
+// q [B, Tq, H, D], k and v [B, Tk, H, D], out [B, Tq, H, D]: any strides with
+// the last axis 1 (views of one qkv product are fine); one floating dtype.
+// Causal: query i sees keys j <= i + Tk - Tq. lse [B, H, Tq] f32 (f64 for f64)
+// is log sum exp of the scaled scores, kept for backward. Scores, softmax and
+// sums are float. Probabilities are recomputed in backward, a block of 32 rows
+// at a time: scratch O(Tk) per thread, for the block and one head's keys and
+// values. Rows that see no key give zeros and lse = -inf. Dropout of
+// probability (b, h, i, j) has the key of sample first_sample + b and element
+// (h Tq + i) Tk + j.
+#pragma once
+
+#include "terrace/core/context.h"
+#include "terrace/core/tensor.h"
+#include "terrace/kernels/dropout.h"
+
+namespace terrace::kernels {
+
+struct AttentionForwardArgs {
+  ConstView q, k, v;
+  MutView out;
+  MutView lse;  // undefined: not kept
+  double scale = 1;
+  bool causal = true;
+  DropoutSpec dropout;  // p = 0: none
+};
+void AttentionForward(const Context& ctx, const AttentionForwardArgs& args);
+
+// dq, dk, dv overwrite; strided like q, k, v. One (b, h) pair is one chunk of
+// work, so sums have a fixed order.
+struct AttentionBackwardArgs {
+  ConstView q, k, v, out, lse, dout;
+  MutView dq, dk, dv;
+  double scale = 1;
+  bool causal = true;
+  DropoutSpec dropout;
+};
+void AttentionBackward(const Context& ctx, const AttentionBackwardArgs& args);
+
+}  // namespace terrace::kernels

@@ -1,0 +1,186 @@
+#include "terrace/zero/engine.h"
+
+#include <utility>
+
+#include "terrace/autograd/backward.h"
+#include "terrace/core/error.h"
+#include "terrace/core/rng.h"
+#include "terrace/kernels/copy.h"
+#include "terrace/zero/boundary.h"
+#include "terrace/zero/gather.h"
+#include "terrace/zero/reduce.h"
+#include "terrace/zero/seal_check.h"
+#include "terrace/zero/update.h"
+
+namespace terrace::zero {
+namespace {
+
+double ScalarOf(const Tensor& tensor, const char* what) {
+  TERRACE_CHECK(tensor.numel() == 1, "[engine] ", what,
+                " must have one element, got ", tensor.shape());
+  return VisitFloat(tensor.dtype(), "engine", [&]<class T>(terrace::Tag<T>) {
+    return static_cast<double>(*tensor.data<T>());
+  });
+}
+
+// The options that change results: ranks that differ must not start.
+uint64_t OptionsHash(const StoreOptions& o) {
+  RngKey key(o.seed, "options");
+  for (double value :
+       {o.optimizer.lr, o.optimizer.beta1, o.optimizer.beta2, o.optimizer.eps,
+        o.optimizer.weight_decay, o.optimizer.momentum, o.clip})
+    key = key.With(StrCat(value));
+  for (int64_t value :
+       {static_cast<int64_t>(o.working), static_cast<int64_t>(o.grad),
+        static_cast<int64_t>(o.wire), static_cast<int64_t>(o.moment),
+        static_cast<int64_t>(o.micro_steps), o.micro_batch, o.bucket_numel,
+        static_cast<int64_t>(o.shard_parameter),
+        static_cast<int64_t>(o.shard_gradient),
+        static_cast<int64_t>(o.shard_optimizer), o.persistence_numel})
+    key = key.With(value);
+  return key.bits();
+}
+
+}  // namespace
+
+Engine::Engine(Runtime& runtime)
+    : runtime_(runtime),
+      context_(runtime.context()),
+      store_(runtime.store()),
+      schedule_(runtime.config().schedule) {
+  CheckEqual(runtime.communicator(), "the resolved configuration",
+             OptionsHash(store_.options()));
+  store_.Seal();
+  counters_.parameter_steps.assign(store_.layout().params().size(), 0);
+  Address();
+}
+
+// Rank r takes a contiguous block of the global batch, micro-steps in order, so
+// that a sample's number in the global batch does not depend on the split.
+void Engine::Address() {
+  RandomAddress& random = context_.random();
+  const int64_t per_micro = store_.options().micro_batch;
+  random.iteration = counters_.iteration;
+  random.first_sample =
+      (int64_t{runtime_.rank()} * micro_steps() + micro_) * per_micro;
+  random.occurrences.clear();
+}
+
+void Engine::Backward(const autograd::WeightedLoss& loss,
+                      const BackwardCall& call) {
+  TERRACE_CHECK(micro_ < micro_steps(), "[engine] the window already has its ",
+                micro_steps(),
+                " micro-steps: call Step before the next Backward");
+  loss_sum_ += ScalarOf(loss.sum.value(), "the loss");
+  weight_sum_ +=
+      loss.weight.defined() ? ScalarOf(loss.weight, "the weight") : 1;
+  if (nominal_weight_ == 0) {
+    const double nominal = loss.nominal_weight > 0 ? loss.nominal_weight : 1;
+    nominal_weight_ = nominal * micro_steps() * runtime_.size();
+  }
+  Tensor seed = context_.Empty(loss.sum.shape(), loss.sum.dtype());
+  kernels::Fill(context_, seed.mut(), 1 / nominal_weight_);
+  store_.reducer().SetLast(call.last);
+  autograd::Backward(context_, loss.sum, std::move(seed), {&store_});
+  if (!call.last) return;
+  ++micro_;
+  Address();
+}
+
+std::optional<StepResult> Engine::Step() {
+  TERRACE_CHECK(micro_ > 0, "[engine] Step needs a Backward before it");
+  if (micro_ < micro_steps()) return std::nullopt;
+  Reducer& reducer = store_.reducer();
+  Gatherer& gatherer = store_.gatherer();
+  reducer.Await();
+
+  BoundaryInput input;
+  input.loss_sum = loss_sum_;
+  input.weight_sum = weight_sum_;
+  input.nominal_weight = nominal_weight_;
+  input.plan_hash = gatherer.PlanHash();
+  input.stop_requested = stop_;
+  const size_t params = store_.layout().params().size();
+  for (size_t i = 0; i < params; ++i)
+    input.touched.push_back(reducer.touched(static_cast<ParamId>(i)));
+  const BoundaryResult boundary = ExchangeBoundary(store_.state(), input);
+  gatherer.SetAgreed(boundary.plans_agree);
+
+  StepResult result;
+  result.weight = boundary.weight_sum;
+  result.loss =
+      boundary.weight_sum > 0 ? boundary.loss_sum / boundary.weight_sum : 0;
+  result.lr = LearningRate();
+  result.grad_norm = boundary.grad_norm;
+  result.grad_norm_clipped = boundary.grad_norm * boundary.clip_factor;
+  result.skipped = boundary.weight_sum == 0 ||
+                   (!boundary.finite && store_.options().check_finite);
+  result.stop_requested = boundary.stop_requested;
+  if (result.skipped) {
+    ++counters_.skipped;
+  } else {
+    UpdateParameters(store_.state(), boundary.touched,
+                     {.q = boundary.q, .lr = result.lr},
+                     counters_.parameter_steps);
+    ++counters_.applied_steps;
+  }
+  ++counters_.iteration;
+  counters_.samples +=
+      int64_t{runtime_.size()} * micro_steps() * store_.options().micro_batch;
+  result.iteration = counters_.iteration;
+  result.applied_steps = counters_.applied_steps;
+  reducer.ClearWindow();
+  micro_ = 0;
+  loss_sum_ = weight_sum_ = nominal_weight_ = 0;
+  stop_ = false;
+  Address();
+  return result;
+}
+
+std::vector<double> Engine::Reduce(const std::vector<double>& values) {
+  const auto ranks = static_cast<size_t>(runtime_.size());
+  std::vector<double> all(values.size() * ranks);
+  runtime_.communicator()
+      .Exchange({"metric", -1}, std::as_bytes(std::span(values)),
+                std::as_writable_bytes(std::span(all)))
+      .Wait();
+  std::vector<double> sums(all.begin(),
+                           all.begin() + static_cast<ptrdiff_t>(values.size()));
+  for (size_t i = values.size(); i < all.size(); ++i)
+    sums[i % values.size()] += all[i];
+  return sums;
+}
+
+double Engine::Reduce(double value) {
+  return Reduce(std::vector<double>{value})[0];
+}
+
+void Engine::SetCounters(Counters counters) {
+  TERRACE_CHECK(micro_ == 0,
+                "[engine] counters are set at a boundary, not inside a window");
+  TERRACE_CHECK(
+      counters.parameter_steps.size() == counters_.parameter_steps.size(),
+      "[engine] step counts must be given for ",
+      counters_.parameter_steps.size(), " parameters, got ",
+      counters.parameter_steps.size());
+  counters_ = std::move(counters);
+  Address();
+}
+
+EvalScope::EvalScope(Engine& engine, Phase phase)
+    : engine_(engine),
+      grad_(engine.context(), false),
+      training_(engine.context(), false) {
+  engine.store().BeginPhase(phase);
+}
+
+EvalScope::~EvalScope() {
+  try {
+    engine_.store().EndPass();
+    engine_.store().BeginPhase(Phase::kTrain);
+  } catch (...) {
+    // A failed gather already surfaced, or will at the next collective.
+  }
+}
+
+}  // namespace terrace::zero

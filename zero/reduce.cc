@@ -1,0 +1,184 @@
+#include "terrace/zero/reduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "terrace/core/error.h"
+#include "terrace/core/profiler.h"
+
+namespace terrace::zero {
+namespace {
+
+// Transient buffers in flight beside the one that is being filled.
+constexpr size_t kOpenInFlight = 2;
+
+void ZeroRange(const Piece& piece, const Range& range) {
+  std::memset(
+      piece.At(range.begin), 0,
+      static_cast<size_t>(range.numel() * SizeOf(piece.values.dtype())));
+}
+
+}  // namespace
+
+Reducer::Reducer(StoreState& state)
+    : state_(state),
+      progress_(state.units.size()),
+      touched_(state.layout.params().size()),
+      touched_window_(state.layout.params().size()) {
+  // Backward meets units in the reverse of their declaration.
+  for (size_t i = state.units.size(); i-- > 0;)
+    if (state.units[i].trains) order_.push_back(static_cast<UnitId>(i));
+}
+
+void Reducer::BeginBackward(std::span<const autograd::ParamUse> uses) {
+  TERRACE_CHECK(micro_ < state_.options.micro_steps,
+                "[engine] the window already has its ",
+                state_.options.micro_steps,
+                " micro-steps: call Step before the next Backward");
+  next_ = 0;
+  for (Progress& p : progress_) {
+    p.remaining = 0;
+    p.complete = false;
+  }
+  for (const autograd::ParamUse& use : uses)
+    progress_[static_cast<size_t>(state_.layout.param(use.id).unit)]
+        .remaining += use.uses;
+}
+
+Piece& Reducer::Local(SegmentState& segment) {
+  if (!ByMicroStep()) return segment.grad;
+  if (!segment.open.defined()) {
+    const Range all{0, segment.padded_numel};
+    segment.open = {state_.ctx.Empty({all.numel()}, segment.grad.values.dtype(),
+                                     MemoryTag::kGradient),
+                    all};
+  }
+  return segment.open;
+}
+
+autograd::GradTarget Reducer::TargetFor(ParamId id) {
+  const ParamLayout& p = state_.layout.param(id);
+  Piece& local = Local(state_.segment_of(id));
+  const auto index = static_cast<size_t>(id);
+  const bool accumulate =
+      ByMicroStep() ? touched_[index] : touched_window_[index];
+  touched_[index] = true;
+  touched_window_[index] = true;
+  return {{local.At(p.offset), local.values.dtype(), p.spec.shape,
+           ContiguousStrides(p.spec.shape)},
+          accumulate};
+}
+
+void Reducer::GradDone(ParamId id) {
+  const UnitId unit = state_.layout.param(id).unit;
+  Progress& p = progress_[static_cast<size_t>(unit)];
+  TERRACE_DCHECK(p.remaining > 0);
+  if (--p.remaining > 0) return;
+  p.complete = true;
+  if (ReducesNow()) ReduceReady();
+}
+
+void Reducer::ReduceReady() {
+  while (next_ < order_.size() &&
+         progress_[static_cast<size_t>(order_[next_])].complete)
+    Reduce(order_[next_++]);
+}
+
+// Parameters that nobody wrote, and in a transient buffer the gaps and the
+// padding, take part as zeros.
+void Reducer::ZeroUntouched(UnitId unit) {
+  const UnitLayout& layout = state_.layout.unit(unit);
+  for (size_t s = 0; s < layout.segments.size(); ++s) {
+    SegmentState& segment = state_.units[static_cast<size_t>(unit)].segments[s];
+    if (!segment.trainable) continue;
+    const Piece& local = Local(segment);
+    int64_t end = 0;
+    for (ParamId id : layout.segments[s].params) {
+      const Range range = state_.layout.param(id).range();
+      const auto index = static_cast<size_t>(id);
+      if (ByMicroStep()) {
+        ZeroRange(local, {end, range.begin});
+        if (!touched_[index]) ZeroRange(local, range);
+        end = range.end;
+      } else if (!touched_window_[index]) {
+        ZeroRange(local, range);
+      }
+    }
+    if (ByMicroStep()) ZeroRange(local, {end, segment.padded_numel});
+  }
+}
+
+void Reducer::Reduce(UnitId unit) {
+  UnitState& u = state_.units[static_cast<size_t>(unit)];
+  Progress& progress = progress_[static_cast<size_t>(unit)];
+  ZeroUntouched(unit);
+  std::vector<ReduceSegment> segments;
+  std::vector<GatherSegment> gathers;
+  Pending pending;
+  for (SegmentState& segment : u.segments) {
+    if (!segment.trainable) continue;
+    const Piece& local = Local(segment);
+    const DType grad = local.values.dtype();
+    std::byte* own = segment.grad.At(segment.own.begin);
+    segments.push_back({local.At(0), own, segment.slice_numel, grad,
+                        ByMicroStep() && progress.reduced});
+    // Every rank updates everything: it needs the finished sum of all slices.
+    if (LastOfWindow() && segment.update.numel() > segment.own.numel())
+      gathers.push_back(
+          {own, segment.grad.At(0), segment.slice_numel * SizeOf(grad)});
+    if (ByMicroStep()) pending.open.push_back(std::exchange(segment.open, {}));
+  }
+  progress.reduced = true;
+  ++reductions_;
+  const std::string& name = state_.layout.unit(unit).name;
+  pending.done = state_.comm.ReduceScatterOrdered(
+      {"reduce " + name, unit}, std::move(segments), state_.options.wire,
+      state_.options.bucket_numel);
+  if (!gathers.empty())
+    pending.done = state_.comm.AllGather({"gather gradient " + name, unit},
+                                         std::move(gathers));
+  pending_.push_back(std::move(pending));
+  Retire(state_.options.overlap ? kOpenInFlight : 0);
+}
+
+void Reducer::Wait(const Event& event) {
+  const double begin = NowSeconds();
+  event.Wait();
+  wait_seconds_ += NowSeconds() - begin;
+}
+
+// Drops finished transfers; waits for the oldest while more than `keep` hold
+// transient buffers.
+void Reducer::Retire(size_t keep) {
+  while (!pending_.empty()) {
+    const bool bounded = ByMicroStep() || keep == 0;
+    if (bounded && pending_.size() > keep)
+      Wait(pending_.front().done);
+    else if (!pending_.front().done.Done())
+      return;
+    pending_.erase(pending_.begin());
+  }
+}
+
+void Reducer::EndBackward() {
+  if (ReducesNow())
+    while (next_ < order_.size()) Reduce(order_[next_++]);
+  if (!last_) return;
+  ++micro_;
+  touched_.assign(touched_.size(), false);
+}
+
+void Reducer::Await() {
+  for (const Pending& pending : pending_) Wait(pending.done);
+  pending_.clear();
+}
+
+void Reducer::ClearWindow() {
+  micro_ = 0;
+  touched_.assign(touched_.size(), false);
+  touched_window_.assign(touched_window_.size(), false);
+  for (Progress& p : progress_) p = {};
+}
+
+}  // namespace terrace::zero

@@ -1,0 +1,74 @@
+#include "terrace/zero/resolve.h"
+
+#include <regex>
+#include <utility>
+#include <vector>
+
+#include "terrace/core/error.h"
+
+namespace terrace::zero {
+
+StoreOptions ResolveStoreOptions(const EngineConfig& config, uint64_t seed) {
+  StoreOptions options;
+  options.ApplyStage(config.stage,
+                     config.gradient_reduction == GradientReduction::kWindow
+                         ? ReductionMoment::kWindow
+                         : ReductionMoment::kMicroStep);
+  options.working = config.working_dtype;
+  options.grad = config.gradient_dtype;
+  options.wire = config.communication_dtype;
+  OptimizerOptions& o = options.optimizer;
+  o.kind = config.optimizer.type == OptimizerType::kSgd ? OptimizerKind::kSgd
+                                                        : OptimizerKind::kAdam;
+  o.lr = config.optimizer.lr;
+  o.beta1 = config.optimizer.beta1;
+  o.beta2 = config.optimizer.beta2;
+  o.eps = config.optimizer.eps;
+  o.weight_decay = config.optimizer.weight_decay;
+  o.decoupled = config.optimizer.decoupled_decay;
+  o.bias_correction = config.optimizer.bias_correction;
+  o.momentum = config.optimizer.momentum;
+  options.clip = config.gradient_clipping;
+  options.check_finite = config.check_grad_overflow;
+  options.micro_steps = static_cast<int>(config.gradient_accumulation_steps);
+  options.micro_batch = config.micro_batch_size;
+  options.bucket_numel = config.reduce_bucket_size.value_or(0);
+  options.overlap = config.overlap_comm;
+  options.prefetch_numel = config.prefetch_bucket_size;
+  options.persistence_numel = config.param_persistence_threshold;
+  options.reuse_numel = config.max_reuse_distance.value_or(0);
+  options.live_numel = config.max_live_parameters;
+  options.recompute_units = config.recompute_policy == RecomputePolicy::kBlock;
+  options.seed = seed;
+  options.check_replicas_every = config.check_replicas_every;
+  return options;
+}
+
+ParameterStore::GroupFunction ResolveGroups(const EngineConfig& config) {
+  const double decay = config.optimizer.weight_decay;
+  if (!config.parameter_groups.has_value()) {
+    return [decay](const ParamSpec& spec, bool*) {
+      return ParamGroup{spec.shape.rank() > 1 ? decay : 0, 1};
+    };
+  }
+  std::vector<std::pair<std::regex, ParameterGroup>> groups;
+  for (const ParameterGroup& group : *config.parameter_groups) {
+    try {
+      groups.emplace_back(std::regex(group.match), group);
+    } catch (const std::regex_error& e) {
+      TERRACE_THROW(ErrorCode::kConfig, "[config] terrace.parameter_groups: '",
+                    group.match, "' must be a regular expression: ", e.what());
+    }
+  }
+  return [decay, groups = std::move(groups)](const ParamSpec& spec,
+                                             bool* trainable) {
+    for (const auto& [pattern, group] : groups) {
+      if (!std::regex_search(spec.name, pattern)) continue;
+      if (group.frozen) *trainable = false;
+      return ParamGroup{group.weight_decay.value_or(decay), group.lr_scale};
+    }
+    return ParamGroup{decay, 1};
+  };
+}
+
+}  // namespace terrace::zero

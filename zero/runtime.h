@@ -1,0 +1,81 @@
+// Launch and the per-rank Runtime: the one entry for every kind of rank.
+//
+//   int main(int argc, char** argv) {
+//     return zero::Launch(argc, argv, [](zero::Runtime& rt) {
+//       Model model(nn::Scope(rt.store()));
+//       zero::Engine engine(rt);
+//       ...
+//     });
+//   }
+//
+// The function runs once per rank, each on its own thread with its own context,
+// arenas, pool and communicator; statics in user code are shared by thread
+// ranks. What it throws is caught here once: the group ends, the first failing
+// rank's message is printed once, and its exit code is Launch's result.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "terrace/core/context.h"
+#include "terrace/zero/comm.h"
+#include "terrace/zero/config/config.h"
+#include "terrace/zero/parameter_store.h"
+
+namespace terrace::zero {
+
+struct LaunchOptions {
+  int ranks = 1;
+  int threads = 0;  // per rank; 0: cores / ranks, at least 1
+  uint64_t seed = 1234;
+  EngineConfig config;
+  // For benchmarks and tests; timeout_s comes from the configuration.
+  double communication_delay_s = 0;
+  std::function<void(int rank, CollectiveOp op, const Tag& tag)> gate;
+  // f64 working values for tests against references (one rank).
+  bool f64 = false;
+};
+
+class Runtime {
+ public:
+  Runtime(const LaunchOptions& options, int threads,
+          const std::shared_ptr<ThreadGroup>& group, int rank);
+  ~Runtime();
+
+  int rank() const { return comm_->rank(); }
+  int size() const { return comm_->size(); }
+  Context& context() { return context_; }
+  ParameterStore& store() { return *store_; }
+  Communicator& communicator() { return *comm_; }
+  const EngineConfig& config() const { return options_.config; }
+  const LaunchOptions& options() const { return options_; }
+
+ private:
+  const LaunchOptions& options_;
+  Context context_;
+  std::unique_ptr<Communicator> comm_;
+  std::unique_ptr<ParameterStore> store_;
+};
+
+using RankFunction = std::function<void(Runtime&)>;
+
+// Flags: --ranks N, --threads T, --seed S, --deepspeed_config FILE, --set
+// key.path=value; others are left to the caller. Returns the exit code.
+int Launch(int argc, char** argv, const RankFunction& fn);
+
+// The same from options. Prints the first failure on standard error unless
+// `failure` receives it.
+int Launch(const LaunchOptions& options, const RankFunction& fn,
+           FirstFailure* failure = nullptr);
+
+// Starts this program again with the OpenMP wait policy that oversubscribed
+// ranks need, unless the environment already has one: libgomp reads it only
+// when it is loaded. Call first in main.
+void EnsureWaitPolicy(char** argv);
+
+// Threads per rank when nobody says: cores / ranks, at least 1.
+int DefaultThreads(int ranks);
+
+}  // namespace terrace::zero

@@ -1,0 +1,72 @@
+#include "terrace/zero/store_state.h"
+
+#include <cstring>
+
+namespace terrace::zero {
+namespace {
+
+Piece Allocate(Context& ctx, const Range& range, DType dtype, MemoryTag tag) {
+  Piece piece{ctx.Empty({range.numel()}, dtype, tag), range};
+  std::memset(piece.values.raw(), 0,
+              static_cast<size_t>(piece.values.nbytes()));
+  return piece;
+}
+
+Piece Window(const Piece& whole, const Range& range) {
+  return {whole.values.Slice(0, range.begin - whole.range.begin,
+                             range.end - whole.range.begin),
+          range};
+}
+
+void AllocateSegment(StoreState& state, const UnitState& unit,
+                     SegmentState& segment) {
+  const StoreOptions& options = state.options;
+  Context& ctx = state.ctx;
+  const Range all{0, segment.padded_numel};
+  segment.param = Allocate(ctx, unit.gathers ? segment.own : all, segment.dtype,
+                           MemoryTag::kParameter);
+  segment.update = options.shard_optimizer ? segment.own : all;
+  if (!segment.trainable) return;
+  const bool slice_of_gradient =
+      options.shard_gradient && options.moment == ReductionMoment::kMicroStep;
+  const DType grad = segment.dtype == DType::kF64 ? DType::kF64 : options.grad;
+  segment.grad = Allocate(ctx, slice_of_gradient ? segment.own : all, grad,
+                          MemoryTag::kGradient);
+  segment.master = segment.dtype == segment.state_dtype
+                       ? Window(segment.param, segment.update)
+                       : Allocate(ctx, segment.update, segment.state_dtype,
+                                  MemoryTag::kOptimizer);
+  for (int i = 0; i < options.optimizer.moments(); ++i)
+    segment.moments.push_back(Allocate(ctx, segment.update, segment.state_dtype,
+                                       MemoryTag::kOptimizer));
+}
+
+}  // namespace
+
+void AllocateStates(StoreState& state) {
+  const int shards = state.comm.size();
+  const int rank = state.comm.rank();
+  for (const UnitLayout& layout : state.layout.units()) {
+    UnitState& unit = state.units.emplace_back();
+    unit.numel = layout.numel();
+    unit.gathers = state.options.shard_parameter && shards > 1 &&
+                   unit.numel > state.options.persistence_numel;
+    for (const SegmentLayout& s : layout.segments) {
+      SegmentState& segment = unit.segments.emplace_back();
+      segment.dtype = s.dtype;
+      segment.state_dtype = AccumulatorOf(s.dtype);
+      segment.trainable = s.trainable;
+      segment.numel = s.numel;
+      segment.slice_numel = SliceNumel(s.numel, shards);
+      segment.padded_numel = PaddedNumel(s.numel, shards);
+      segment.own = {rank * segment.slice_numel,
+                     (rank + 1) * segment.slice_numel};
+      unit.trains = unit.trains || s.trainable;
+      unit.gathered_nbytes +=
+          RoundUp(segment.padded_numel * SizeOf(s.dtype), 64);
+      AllocateSegment(state, unit, segment);
+    }
+  }
+}
+
+}  // namespace terrace::zero

@@ -1,0 +1,96 @@
+#include "terrace/zero/update.h"
+
+#include <cmath>
+#include <utility>
+
+#include "terrace/kernels/optimizer_update.h"
+
+namespace terrace::zero {
+namespace {
+
+kernels::UpdateWindow WindowOf(const SegmentState& segment, const Range& range,
+                               double q) {
+  kernels::UpdateWindow window;
+  window.numel = range.numel();
+  window.state_dtype = segment.state_dtype;
+  window.master = segment.master.At(range.begin);
+  if (!segment.moments.empty())
+    window.first = segment.moments[0].At(range.begin);
+  if (segment.moments.size() > 1)
+    window.second = segment.moments[1].At(range.begin);
+  window.grad = segment.grad.At(range.begin);
+  window.grad_dtype = segment.grad.values.dtype();
+  if (segment.dtype != segment.state_dtype) {
+    window.working = segment.param.At(range.begin);
+    window.working_dtype = segment.dtype;
+  }
+  window.q = q;
+  return window;
+}
+
+void UpdateParameter(StoreState& state, const ParamLayout& p, int64_t step,
+                     const UpdateScalars& scalars) {
+  const SegmentState& segment = state.units[static_cast<size_t>(p.unit)]
+                                    .segments[static_cast<size_t>(p.segment)];
+  const Range range = Intersect(p.range(), segment.update);
+  if (range.empty()) return;
+  const kernels::UpdateWindow window = WindowOf(segment, range, scalars.q);
+  const OptimizerOptions& o = state.options.optimizer;
+  const double lr = scalars.lr * p.group.lr_scale;
+  if (o.kind == OptimizerKind::kSgd) {
+    kernels::SgdUpdate(state.ctx, window,
+                       {.lr = lr,
+                        .momentum = o.momentum,
+                        .weight_decay = p.group.weight_decay});
+    return;
+  }
+  kernels::AdamParams params;
+  params.lr = lr;
+  params.beta1 = o.beta1;
+  params.beta2 = o.beta2;
+  params.eps = o.eps;
+  params.weight_decay = p.group.weight_decay;
+  params.decoupled = o.decoupled;
+  params.step_size = lr;
+  params.sqrt_correction2 = 1;
+  if (o.bias_correction) {
+    const auto t = static_cast<double>(step);
+    params.step_size = lr / (1 - std::pow(o.beta1, t));
+    params.sqrt_correction2 = std::sqrt(1 - std::pow(o.beta2, t));
+  }
+  kernels::AdamUpdate(state.ctx, window, params);
+}
+
+}  // namespace
+
+void UpdateParameters(StoreState& state, const std::vector<bool>& touched,
+                      const UpdateScalars& scalars,
+                      std::vector<int64_t>& steps) {
+  std::vector<Event> gathered;
+  for (size_t u = 0; u < state.units.size(); ++u) {
+    UnitState& unit = state.units[u];
+    const UnitLayout& layout = state.layout.units()[u];
+    std::vector<GatherSegment> gathers;
+    for (size_t s = 0; s < unit.segments.size(); ++s) {
+      SegmentState& segment = unit.segments[s];
+      if (!segment.trainable) continue;
+      for (ParamId id : layout.segments[s].params) {
+        const auto index = static_cast<size_t>(id);
+        if (!touched[index]) continue;
+        UpdateParameter(state, state.layout.param(id), ++steps[index], scalars);
+      }
+      const Piece& param = segment.param;
+      if (param.range.numel() > segment.update.numel())
+        gathers.push_back({param.At(segment.own.begin), param.At(0),
+                           segment.slice_numel * SizeOf(segment.dtype)});
+    }
+    ++unit.version;
+    if (!gathers.empty())
+      gathered.push_back(state.comm.AllGather(
+          {"gather weights " + layout.name, static_cast<UnitId>(u)},
+          std::move(gathers)));
+  }
+  for (const Event& event : gathered) event.Wait();
+}
+
+}  // namespace terrace::zero
