@@ -1,0 +1,186 @@
+#include "terrace/kernels/cpu/onednn.h"
+
+#if TERRACE_HAVE_DNNL
+#include <array>
+#include <map>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string_view>
+#include <unordered_map>
+
+namespace terrace::kernels::cpu {
+namespace {
+
+using DataType = dnnl::memory::data_type;
+
+struct Product {
+  dnnl::matmul::primitive_desc desc;
+  dnnl::matmul primitive;
+};
+
+const dnnl::engine& Engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+DataType TypeOf(DType dtype) {
+  return dtype == DType::kBF16 ? DataType::bf16 : DataType::f32;
+}
+
+dnnl::memory::desc Matrix(const Gemm& g, const GemmOperand& x, int64_t rows,
+                          int64_t columns) {
+  const int64_t row = x.transposed ? 1 : x.ld;
+  const int64_t column = x.transposed ? x.ld : 1;
+  if (g.batch == 1) return {{rows, columns}, TypeOf(g.dtype), {row, column}};
+  // A shared matrix is a batch of one, which oneDNN stretches.
+  const int64_t batch = x.batch_stride == 0 ? 1 : g.batch;
+  const int64_t stride = x.batch_stride == 0 ? rows * columns : x.batch_stride;
+  return {{batch, rows, columns}, TypeOf(g.dtype), {stride, row, column}};
+}
+
+dnnl::memory::desc Result(const Gemm& g) {
+  if (g.batch == 1) return {{g.m, g.n}, TypeOf(g.c_dtype), {g.c_ld, 1}};
+  return {
+      {g.batch, g.m, g.n}, TypeOf(g.c_dtype), {g.c_batch_stride, g.c_ld, 1}};
+}
+
+dnnl::memory::desc Bias(const Gemm& g) {
+  if (g.batch == 1) return {{1, g.n}, TypeOf(g.bias_dtype), {g.n, 1}};
+  return {{1, 1, g.n}, TypeOf(g.bias_dtype), {g.n, g.n, 1}};
+}
+
+dnnl::matmul::primitive_desc Describe(const Gemm& g) {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (g.accumulate) {
+    dnnl::post_ops ops;
+    ops.append_sum(1.0f);
+    attr.set_post_ops(ops);
+  }
+  const auto a = Matrix(g, g.a, g.m, g.k), b = Matrix(g, g.b, g.k, g.n);
+  const auto c = Result(g);
+#if DNNL_VERSION_MAJOR >= 3
+  if (g.bias != nullptr) return {Engine(), a, b, Bias(g), c, attr};
+  return {Engine(), a, b, c, attr};
+#else
+  if (g.bias != nullptr)
+    return {dnnl::matmul::desc(a, b, Bias(g), c), attr, Engine()};
+  return {dnnl::matmul::desc(a, b, c), attr, Engine()};
+#endif
+}
+
+// Null when oneDNN has no optimised kernel for it.
+std::unique_ptr<const Product> Create(const Gemm& g) {
+  try {
+    const auto desc = Describe(g);
+    if (std::string_view(desc.impl_info_str()).starts_with("ref"))
+      return nullptr;
+    return std::make_unique<const Product>(Product{desc, dnnl::matmul(desc)});
+  } catch (const dnnl::error& e) {
+    if (e.status == dnnl_unimplemented || e.status == dnnl_invalid_arguments)
+      return nullptr;
+    TERRACE_THROW(ErrorCode::kInternal, "[matmul] oneDNN must make ", g.m,
+                  " x ", g.k, " x ", g.n, " ", g.dtype, ", got: ", e.what());
+  }
+}
+
+using Key = std::array<int64_t, 17>;
+
+// Creating a primitive takes milliseconds, since code is generated. One cache
+// for each rank thread: no lock, and oneDNN shares the code behind them.
+const Product* Cached(const Context& ctx, const Gemm& g) {
+  constexpr size_t kMost = 512;
+  thread_local std::map<Key, std::unique_ptr<const Product>> cache;
+  const Key key = {g.batch,
+                   g.m,
+                   g.n,
+                   g.k,
+                   static_cast<int64_t>(g.dtype),
+                   static_cast<int64_t>(g.c_dtype),
+                   g.bias == nullptr ? -1 : static_cast<int64_t>(g.bias_dtype),
+                   g.accumulate,
+                   g.a.transposed,
+                   g.b.transposed,
+                   g.a.ld,
+                   g.b.ld,
+                   g.c_ld,
+                   g.a.batch_stride,
+                   g.b.batch_stride,
+                   g.c_batch_stride,
+                   ctx.pool().threads()};
+  if (const auto it = cache.find(key); it != cache.end())
+    return it->second.get();
+  if (cache.size() >= kMost) cache.clear();
+  return cache.emplace(key, Create(g)).first->second.get();
+}
+
+// Layouts in which rows overlap (an expanded axis) are left to Eigen.
+bool HasDenseRows(const GemmOperand& x, int64_t rows, int64_t columns) {
+  return x.ld >= (x.transposed ? rows : columns);
+}
+
+bool Supports(const Gemm& g) {
+  const auto type = [](DType t) {
+    return t == DType::kF32 || t == DType::kBF16;
+  };
+  return std::string_view(ComputePool::Kind()) == "openmp" && g.k > 0 &&
+         type(g.dtype) && type(g.c_dtype) &&
+         (g.bias == nullptr || type(g.bias_dtype)) &&
+         HasDenseRows(g.a, g.m, g.k) && HasDenseRows(g.b, g.k, g.n) &&
+         g.c_ld >= g.n;
+}
+
+}  // namespace
+
+bool OnednnGemm(const Context& ctx, const Gemm& g) {
+  if (!Supports(g)) return false;
+  ctx.pool().Bind();  // before creation too: scratchpads are sized for threads
+  const Product* product = Cached(ctx, g);
+  if (product == nullptr) return false;
+  const auto& desc = product->desc;
+  const Tensor scratch =
+      ctx.Empty({static_cast<int64_t>(desc.scratchpad_desc().get_size())},
+                DType::kU8, MemoryTag::kWorkspace);
+  try {
+    const auto memory = [](const dnnl::memory::desc& d, const void* data) {
+      return dnnl::memory(d, Engine(), const_cast<void*>(data));
+    };
+    std::unordered_map<int, dnnl::memory> args = {
+        {DNNL_ARG_SRC, memory(desc.src_desc(), g.a.data)},
+        {DNNL_ARG_WEIGHTS, memory(desc.weights_desc(), g.b.data)},
+        {DNNL_ARG_DST, memory(desc.dst_desc(), g.c)},
+        {DNNL_ARG_SCRATCHPAD, memory(desc.scratchpad_desc(), scratch.raw())}};
+    if (g.bias != nullptr) args.emplace(DNNL_ARG_BIAS, memory(Bias(g), g.bias));
+    thread_local dnnl::stream stream(Engine());
+    product->primitive.execute(stream, args);
+    stream.wait();
+  } catch (const dnnl::error& e) {
+    TERRACE_THROW(ErrorCode::kInternal, "[matmul] oneDNN must run ", g.m, " x ",
+                  g.k, " x ", g.n, " ", g.dtype, ", got: ", e.what());
+  }
+  return true;
+}
+
+std::string OnednnBackend(const Context& ctx) {
+  Gemm g;
+  g.m = g.n = g.k = 256;
+  g.a.ld = g.b.ld = g.c_ld = 256;
+  if (!Supports(g)) return "";
+  ctx.pool().Bind();
+  const Product* product = Cached(ctx, g);
+  if (product == nullptr) return "";
+  const dnnl_version_t* version = dnnl_version();
+  return StrCat("onednn ", version->major, ".", version->minor, ".",
+                version->patch, " ", product->desc.impl_info_str());
+}
+
+}  // namespace terrace::kernels::cpu
+
+#else
+
+namespace terrace::kernels::cpu {
+bool OnednnGemm(const Context&, const Gemm&) { return false; }
+std::string OnednnBackend(const Context&) { return ""; }
+}  // namespace terrace::kernels::cpu
+
+#endif
