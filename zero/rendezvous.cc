@@ -1,6 +1,7 @@
 #include "terrace/zero/rendezvous.h"
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
 #include <utility>
 

@@ -16,7 +16,6 @@
 // Thread-safe; at most one thread a rank may be inside Agree, Meet or Pause.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
