@@ -1,0 +1,81 @@
+#include "terrace/zero/config/batch_sizes.h"
+
+#include <string>
+#include <string_view>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "terrace/core/error.h"
+#include "terrace/zero/config/config.h"
+
+namespace terrace::zero {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+EngineConfig Read(std::string_view text, ReadOptions options = {}) {
+  return ReadEngineConfig(ParseJson(text, "ds.json"), options);
+}
+
+std::string ErrorOf(std::string_view text, ReadOptions options = {}) {
+  try {
+    Read(text, options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfig) << error.message();
+    return error.message();
+  }
+  ADD_FAILURE() << "accepted: " << text;
+  return "";
+}
+
+TEST(BatchSizesTest, B037SizesAreCompletedOrRefused) {
+  const auto check = [](std::string_view text, int ranks, int64_t train,
+                        int64_t micro, int64_t accumulation) {
+    const EngineConfig config = Read(text, {.world_size = ranks});
+    EXPECT_EQ(config.train_batch_size, train) << text;
+    EXPECT_EQ(config.micro_batch_size, micro) << text;
+    EXPECT_EQ(config.gradient_accumulation_steps, accumulation) << text;
+    EXPECT_EQ(config.resolved.Find("train_batch_size")->json, StrCat(train));
+    EXPECT_EQ(config.resolved.Find("gradient_accumulation_steps")->json,
+              StrCat(accumulation));
+  };
+  const std::string train = "\"train_batch_size\": ";
+  const std::string micro = "\"train_micro_batch_size_per_gpu\": ";
+  const std::string accum = "\"gradient_accumulation_steps\": ";
+  check("{" + train + "24}", 2, 24, 12, 1);
+  check("{" + train + "24, " + micro + "3}", 2, 24, 3, 4);
+  check("{" + train + "24, " + accum + "3}", 2, 24, 4, 3);
+  check("{" + micro + "3, " + accum + "2}", 3, 18, 3, 2);
+  check("{" + micro + "3}", 2, 6, 3, 1);
+  check("{" + train + "32, " + micro + "16, " + accum + "1}", 2, 32, 16, 1);
+  check("{" + train + "32, " + micro + "8, " + accum + "2}", 2, 32, 8, 2);
+
+  EXPECT_THAT(ErrorOf("{" + train + "10, " + micro + "3}"),
+              AllOf(HasSubstr("got 10 != 3 x 3 x 1"),
+                    HasSubstr("train_batch_size 10 (ds.json:1:22)"),
+                    HasSubstr("gradient_accumulation_steps 3 (derived)"),
+                    HasSubstr("nearest: train_batch_size 9, "
+                              "train_batch_size 12, "
+                              "train_micro_batch_size_per_gpu 2, "
+                              "train_micro_batch_size_per_gpu 5")));
+  EXPECT_THAT(ErrorOf("{" + train + "16, " + micro + "2, " + accum + "2}",
+                      {.world_size = 2}),
+              AllOf(HasSubstr("got 16 != 2 x 2 x 2"), HasSubstr("ranks 2"),
+                    HasSubstr("nearest: train_batch_size 8, "
+                              "train_micro_batch_size_per_gpu 4, "
+                              "gradient_accumulation_steps 4")));
+  for (const char* sizes : {"33, \"train_micro_batch_size_per_gpu\": 17",
+                            "32, \"train_micro_batch_size_per_gpu\": 18"}) {
+    ErrorOf("{" + train + sizes + ", " + accum + "1}", {.world_size = 2});
+  }
+  EXPECT_THAT(ErrorOf("{" + train + "3}", {.world_size = 4}),
+              HasSubstr("nearest: train_batch_size 4"));
+  EXPECT_THAT(ErrorOf("{" + accum + "2}"), HasSubstr("both are absent"));
+  EXPECT_THAT(ErrorOf("{}"), HasSubstr("both are absent"));
+  EXPECT_THAT(ErrorOf("{" + train + "0}"), HasSubstr("an integer >=1, got 0"));
+  ErrorOf("{" + micro + "4000000000000000, " + accum + "4000000000000000}");
+}
+
+}  // namespace
+}  // namespace terrace::zero

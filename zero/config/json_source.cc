@@ -1,0 +1,394 @@
+#include "terrace/zero/config/json_source.h"
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "terrace/core/error.h"
+#include "terrace/zero/config/json_tokens.h"
+
+namespace terrace::zero {
+namespace {
+
+using Json = nlohmann::json;
+
+// Builds the tree from nlohmann's events. The events come in the order of the
+// tokens without ',' and ':', so a cursor over those gives every position.
+class TreeBuilder {
+ public:
+  using number_integer_t = Json::number_integer_t;
+  using number_unsigned_t = Json::number_unsigned_t;
+  using number_float_t = Json::number_float_t;
+  using string_t = Json::string_t;
+  using binary_t = Json::binary_t;
+
+  TreeBuilder(const JsonTokens& tokens, std::shared_ptr<const std::string> name)
+      : tokens_(tokens), name_(std::move(name)) {}
+
+  bool null() { return Add(Scalar(JsonKind::kNull)); }
+
+  bool boolean(bool value) {
+    JsonNode node = Scalar(JsonKind::kBool);
+    node.boolean = value;
+    return Add(std::move(node));
+  }
+
+  bool number_integer(int64_t value) {
+    JsonNode node = Scalar(JsonKind::kInt);
+    node.integer = value;
+    node.number = static_cast<double>(value);
+    return Add(std::move(node));
+  }
+
+  bool number_unsigned(uint64_t value) {
+    if (value <= static_cast<uint64_t>(INT64_MAX)) {
+      return number_integer(static_cast<int64_t>(value));
+    }
+    return number_float(static_cast<double>(value), {});
+  }
+
+  bool number_float(double value, const std::string&) {
+    JsonNode node = Scalar(JsonKind::kDouble);
+    node.number = value;
+    return Add(std::move(node));
+  }
+
+  bool string(std::string& value) {
+    JsonNode node = Scalar(JsonKind::kString);
+    node.text = std::move(value);
+    return Add(std::move(node));
+  }
+
+  bool binary(Json::binary_t&) { return false; }  // JSON text has none
+
+  bool start_object(size_t) { return Open(JsonKind::kObject); }
+  bool start_array(size_t) { return Open(JsonKind::kArray); }
+  bool end_object() { return Close(); }
+  bool end_array() { return Close(); }
+
+  bool key(std::string& name) {
+    const JsonToken& token = Next();
+    for (const JsonMember& member : open_.back().members) {
+      if (member.key != name) continue;
+      TERRACE_THROW(ErrorCode::kConfig, "[config] ", At(token),
+                    ": a key may stand once in an object, \"", name,
+                    "\" stands on line ", member.line, " and on line ",
+                    token.line);
+    }
+    open_.back().members.push_back(
+        {std::move(name), token.line, token.column, {}});
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) {
+    // "[json.exception…] parse error at line 1, column 2: syntax error while
+    // parsing value - unexpected '}'; expected …": only the end is for users.
+    std::string text = error.what();
+    if (const size_t dash = text.find(" - "); dash != std::string::npos) {
+      text = text.substr(dash + 3);
+    }
+    if (const size_t last = text.find("; last read: "); last != text.npos) {
+      const size_t expected = text.find("; expected", last);
+      text = text.substr(0, last) +
+             (expected == text.npos ? "" : text.substr(expected));
+    }
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ",
+                  At(tokens_.Near(position == 0 ? 0 : position - 1)), ": ",
+                  text);
+  }
+
+  JsonNode Take() && { return std::move(root_); }
+
+ private:
+  std::string At(const JsonToken& token) const {
+    return StrCat(*name_, ":", token.line, ":", token.column);
+  }
+
+  const JsonToken& Next() {
+    while (tokens_.tokens[cursor_].is_separator) ++cursor_;
+    return tokens_.tokens[cursor_++];
+  }
+
+  JsonNode Scalar(JsonKind kind) {
+    const JsonToken& token = Next();
+    JsonNode node;
+    node.kind = kind;
+    node.source = name_;
+    node.line = token.line;
+    node.column = token.column;
+    if (kind == JsonKind::kInt || kind == JsonKind::kDouble) {
+      node.text = tokens_.text.substr(token.offset, token.nbytes);
+    }
+    return node;
+  }
+
+  bool Open(JsonKind kind) {
+    open_.push_back(Scalar(kind));
+    return true;
+  }
+
+  bool Close() {
+    Next();
+    JsonNode node = std::move(open_.back());
+    open_.pop_back();
+    return Add(std::move(node));
+  }
+
+  bool Add(JsonNode node) {
+    if (open_.empty()) {
+      root_ = std::move(node);
+    } else if (open_.back().is_object()) {
+      open_.back().members.back().value = std::move(node);
+    } else {
+      open_.back().elements.push_back(std::move(node));
+    }
+    return true;
+  }
+
+  const JsonTokens& tokens_;
+  std::shared_ptr<const std::string> name_;
+  size_t cursor_ = 0;
+  std::vector<JsonNode> open_;
+  JsonNode root_;
+};
+
+// Splits "a.b.c" at its first dot.
+std::pair<std::string_view, std::string_view> SplitPath(std::string_view path) {
+  const size_t dot = path.find('.');
+  if (dot == path.npos) return {path, {}};
+  return {path.substr(0, dot), path.substr(dot + 1)};
+}
+
+// The element that a path component like "0" names, or nullptr.
+const JsonNode* Element(const JsonNode& array, std::string_view component) {
+  size_t index = 0;
+  const char* end = component.data() + component.size();
+  const auto result = std::from_chars(component.data(), end, index);
+  if (result.ec != std::errc() || result.ptr != end) return nullptr;
+  return index < array.elements.size() ? &array.elements[index] : nullptr;
+}
+
+const JsonNode* Child(const JsonNode& node, std::string_view component) {
+  return node.kind == JsonKind::kArray ? Element(node, component)
+                                       : node.Member(component);
+}
+
+void AppendNumber(const JsonNode& node, std::string* out) {
+  char buffer[32];
+  const auto end =
+      node.kind == JsonKind::kInt
+          ? std::to_chars(buffer, buffer + sizeof buffer, node.integer)
+          : std::to_chars(buffer, buffer + sizeof buffer, node.number);
+  out->append(buffer, end.ptr);
+}
+
+void AppendText(const JsonNode& node, std::string* out) {
+  switch (node.kind) {
+    case JsonKind::kNull:
+      *out += "null";
+      return;
+    case JsonKind::kBool:
+      *out += node.boolean ? "true" : "false";
+      return;
+    case JsonKind::kInt:
+    case JsonKind::kDouble:
+      return AppendNumber(node, out);
+    case JsonKind::kString:
+      *out += JsonQuote(node.text);
+      return;
+    case JsonKind::kArray:
+      *out += '[';
+      for (size_t i = 0; i < node.elements.size(); ++i) {
+        if (i > 0) *out += ", ";
+        AppendText(node.elements[i], out);
+      }
+      *out += ']';
+      return;
+    case JsonKind::kObject:
+      *out += '{';
+      for (size_t i = 0; i < node.members.size(); ++i) {
+        if (i > 0) *out += ", ";
+        *out += JsonQuote(node.members[i].key) + ": ";
+        AppendText(node.members[i].value, out);
+      }
+      *out += '}';
+      return;
+  }
+}
+
+void MarkFlag(const std::shared_ptr<const std::string>& flag, JsonNode* node) {
+  node->source = flag;
+  node->line = node->column = 0;
+  for (JsonNode& element : node->elements) MarkFlag(flag, &element);
+  for (JsonMember& member : node->members) {
+    member.line = member.column = 0;
+    MarkFlag(flag, &member.value);
+  }
+}
+
+}  // namespace
+
+std::string_view Name(JsonKind kind) {
+  switch (kind) {
+    case JsonKind::kNull:
+      return "null";
+    case JsonKind::kBool:
+      return "true or false";
+    case JsonKind::kInt:
+      return "an integer";
+    case JsonKind::kDouble:
+      return "a number";
+    case JsonKind::kString:
+      return "a string";
+    case JsonKind::kArray:
+      return "a list";
+    case JsonKind::kObject:
+      return "an object";
+  }
+  return "?";
+}
+
+std::string JsonNode::Where() const {
+  if (source == nullptr) return "";
+  return line == 0 ? *source : StrCat(*source, ":", line, ":", column);
+}
+
+std::string JsonMember::Where() const {
+  if (value.source == nullptr || line == 0) return value.Where();
+  return StrCat(*value.source, ":", line, ":", column);
+}
+
+const JsonNode* JsonNode::Member(std::string_view key) const {
+  for (const JsonMember& member : members) {
+    if (member.key == key) return &member.value;
+  }
+  return nullptr;
+}
+
+const JsonNode* JsonNode::Find(std::string_view path) const {
+  const JsonNode* node = this;
+  while (!path.empty() && node != nullptr) {
+    const auto [head, tail] = SplitPath(path);
+    node = Child(*node, head);
+    path = tail;
+  }
+  return node;
+}
+
+void JsonNode::Set(std::string_view path, JsonNode value) {
+  const std::string whole(path);
+  JsonNode* node = this;
+  while (true) {
+    const auto [head, tail] = SplitPath(path);
+    JsonNode* child = const_cast<JsonNode*>(Child(*node, head));
+    if (child == nullptr) {
+      if (!node->is_object() || head.empty()) {
+        TERRACE_THROW(
+            ErrorCode::kConfig, "[config] ", value.Where(), ": \"", whole,
+            "\" must lead through objects and list indices, ",
+            node->is_object()
+                ? "it has an empty component"
+                : StrCat("before \"", head, "\" stands ", Name(node->kind)));
+      }
+      JsonNode made;
+      made.kind = JsonKind::kObject;
+      made.source = value.source;
+      node->members.push_back({std::string(head), 0, 0, std::move(made)});
+      child = &node->members.back().value;
+    }
+    if (tail.empty()) {
+      *child = std::move(value);
+      return;
+    }
+    node = child;
+    path = tail;
+  }
+}
+
+JsonNode ParseJson(std::string_view text, std::string_view name) {
+  const auto shared_name = std::make_shared<const std::string>(name);
+  const JsonTokens tokens = TokenizeJson(text, *shared_name);
+  TreeBuilder builder(tokens, shared_name);
+  Json::sax_parse(tokens.text, &builder);
+  return std::move(builder).Take();
+}
+
+JsonNode ReadJsonFile(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) {
+    TERRACE_THROW(ErrorCode::kConfig,
+                  "[config] the configuration file must exist, there is no ",
+                  path);
+  }
+  if (std::filesystem::is_directory(status)) {
+    TERRACE_THROW(ErrorCode::kConfig,
+                  "[config] the configuration must be a file, ", path,
+                  " is a folder");
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || file.bad()) {
+    TERRACE_THROW(ErrorCode::kConfig, "[config] cannot read ", path);
+  }
+  return ParseJson(std::move(text).str(), path);
+}
+
+JsonNode ParseFlagValue(std::string_view text, std::string_view flag) {
+  JsonNode node;
+  // A shell eats quotes, so whatever is no JSON is a string.
+  if (Json::accept(text)) {
+    node = ParseJson(text, flag);
+  } else {
+    node = MakeJsonString(text);
+  }
+  MarkFlag(std::make_shared<const std::string>(flag), &node);
+  return node;
+}
+
+std::string ToJsonText(const JsonNode& node) {
+  std::string out;
+  AppendText(node, &out);
+  return out;
+}
+
+std::string JsonQuote(std::string_view text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+JsonNode MakeJsonInt(int64_t value) {
+  JsonNode node;
+  node.kind = JsonKind::kInt;
+  node.integer = value;
+  node.number = static_cast<double>(value);
+  node.text = std::to_string(value);
+  return node;
+}
+
+JsonNode MakeJsonNumber(double value) {
+  JsonNode node;
+  node.kind = JsonKind::kDouble;
+  node.number = value;
+  return node;
+}
+
+JsonNode MakeJsonBool(bool value) {
+  JsonNode node;
+  node.kind = JsonKind::kBool;
+  node.boolean = value;
+  return node;
+}
+
+JsonNode MakeJsonString(std::string_view value) {
+  JsonNode node;
+  node.kind = JsonKind::kString;
+  node.text = value;
+  return node;
+}
+
+}  // namespace terrace::zero
