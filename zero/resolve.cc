@@ -10,24 +10,11 @@ namespace terrace::zero {
 
 StoreOptions ResolveStoreOptions(const EngineConfig& config, uint64_t seed) {
   StoreOptions options;
-  options.ApplyStage(config.stage,
-                     config.gradient_reduction == GradientReduction::kWindow
-                         ? ReductionMoment::kWindow
-                         : ReductionMoment::kMicroStep);
+  options.ApplyStage(config.stage, config.gradient_reduction);
   options.working = config.working_dtype;
   options.grad = config.gradient_dtype;
   options.wire = config.communication_dtype;
-  OptimizerOptions& o = options.optimizer;
-  o.kind = config.optimizer.type == OptimizerType::kSgd ? OptimizerKind::kSgd
-                                                        : OptimizerKind::kAdam;
-  o.lr = config.optimizer.lr;
-  o.beta1 = config.optimizer.beta1;
-  o.beta2 = config.optimizer.beta2;
-  o.eps = config.optimizer.eps;
-  o.weight_decay = config.optimizer.weight_decay;
-  o.decoupled = config.optimizer.decoupled_decay;
-  o.bias_correction = config.optimizer.bias_correction;
-  o.momentum = config.optimizer.momentum;
+  options.optimizer = config.optimizer;
   options.clip = config.gradient_clipping;
   options.check_finite = config.check_grad_overflow;
   options.micro_steps = static_cast<int>(config.gradient_accumulation_steps);
