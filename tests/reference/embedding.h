@@ -1,6 +1,7 @@
 // Table lookup and its gradient in double precision.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

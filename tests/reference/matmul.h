@@ -1,6 +1,7 @@
 // Matrix product in double precision, one sum after the other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
