@@ -1,0 +1,33 @@
+// Layer normalisation over the last axis (Ba, Kiros, Hinton 2016).
+//
+//   y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta
+//
+//   Variable y = LayerNorm(ctx, x, gamma, beta, {.eps = 1e-5f});
+//
+// x [..., C]; gamma, beta [C] of x's dtype or f32. Statistics in float (double
+// for f64). Throws kInvalidArgument on other shapes and unless eps > 0.
+#pragma once
+
+#include "terrace/autograd/op.h"
+
+namespace terrace::autograd {
+
+struct LayerNormOp {
+  static constexpr const char* kName = "layer_norm";
+  struct Attrs {
+    float eps = 1e-5f;
+  };
+  struct Saved {
+    SavedTensor x, gamma;
+    Tensor mean, rstd;  // [rows] f32 (f64 for f64)
+  };
+  static Tensor Forward(Context& ctx, const Attrs& attrs, const Inputs<3>& in,
+                        Saved* s);
+  static void Backward(Context& ctx, const Attrs& attrs, const Saved& s,
+                       const Tensor& dy, GradTargets<3>& out);
+};
+
+Variable LayerNorm(Context& ctx, const Variable& x, const Variable& gamma,
+                   const Variable& beta, LayerNormOp::Attrs attrs = {});
+
+}  // namespace terrace::autograd
