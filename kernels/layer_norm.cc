@@ -34,7 +34,9 @@ void CheckColumns(const char* what, const ConstView& view, const ConstView& x,
                 "], got ", view.shape);
   TERRACE_CHECK(any_dtype ? IsFloat(view.dtype)
                           : view.dtype == x.dtype || view.dtype == DType::kF32,
-                "[layer_norm] ", what, " must be ", x.dtype, " or f32, got ",
+                "[layer_norm] ", what, " must be ",
+                any_dtype ? "of a floating dtype" : Name(x.dtype),
+                any_dtype || x.dtype == DType::kF32 ? "" : " or f32", ", got ",
                 view.dtype);
 }
 

@@ -1,0 +1,162 @@
+#include "terrace/kernels/reduce.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "terrace/tests/support/tensors.h"
+#include "terrace/tests/support/values.h"
+
+namespace terrace {
+namespace {
+
+using kernels::SumTo;
+using kernels::SumToDouble;
+using support::Doubles;
+using support::ErrorOf;
+using support::kFloatTypes;
+using support::Random;
+using support::RelativeError;
+using support::SameBits;
+using support::Tolerance;
+using testing::HasSubstr;
+
+// By walking x and adding each element to the one it maps to.
+std::vector<double> PlainSumTo(const Tensor& x, const Shape& out) {
+  std::vector<double> sums(static_cast<size_t>(out.numel()));
+  const std::vector<double> values = Doubles(x.view());
+  for (size_t i = 0; i < values.size(); ++i) {
+    int64_t rest = static_cast<int64_t>(i), at = 0, step = 1;
+    for (int axis = 1; axis <= x.rank(); ++axis) {
+      const int64_t index = rest % x.dim(-axis);
+      rest /= x.dim(-axis);
+      if (axis > out.rank()) continue;
+      if (out.dim(-axis) != 1) at += index * step;
+      step *= out.dim(-axis);
+    }
+    sums[static_cast<size_t>(at)] += values[i];
+  }
+  return sums;
+}
+
+struct Reduction {
+  Shape x, out;
+};
+const Reduction kReductions[] = {
+    {{}, {}},
+    {{0}, {}},
+    {{0, 3}, {3}},
+    {{3, 0}, {1}},
+    {{0, 40}, {40}},
+    {{1}, {}},
+    {{9001}, {}},
+    {{9001}, {1}},
+    {{7, 5}, {5}},
+    {{7, 5}, {7, 1}},
+    {{600, 100}, {100}},
+    {{600, 100}, {1, 100}},
+    {{100, 600}, {100, 1}},
+    {{3, 700, 65}, {65}},
+    {{3, 41, 65}, {41, 65}},
+    {{3, 41, 65}, {41, 1}},
+    {{3, 41, 65}, {3, 1, 65}},
+    {{3, 41, 65}, {3, 1, 1}},
+    {{3, 41, 65}, {3, 41, 65}},
+    {{2, 3, 4, 5}, {3, 1, 5}},
+};
+
+TEST(SumToTest, MatchesTheDoubleReference) {
+  const Context ctx({.threads = 2});
+  for (const DType dtype : kFloatTypes) {
+    for (const DType out_dtype : kFloatTypes) {
+      for (const Reduction& r : kReductions) {
+        for (const bool accumulate : {false, true}) {
+          const Tensor x = Random(ctx, r.x, dtype, 1, -0.5, 1);
+          const Tensor out = Random(ctx, r.out, out_dtype, 2);
+          std::vector<double> want = PlainSumTo(x, r.out);
+          const std::vector<double> before = Doubles(out.view());
+          for (size_t i = 0; accumulate && i < want.size(); ++i)
+            want[i] += before[i];
+          SumTo(ctx, x.view(), out.mut(), accumulate);
+          EXPECT_LE(
+              RelativeError(Doubles(out.view()), want),
+              std::max(Tolerance(out_dtype), Tolerance(AccumulatorOf(dtype))))
+              << dtype << out_dtype << r.x << r.out << accumulate;
+        }
+      }
+    }
+  }
+}
+
+TEST(SumToTest, TakesAnyStrides) {
+  const Context ctx;
+  const Tensor x = Random(ctx, {65, 41, 3}, DType::kF32, 3).Transpose(0, 2);
+  for (const Shape& shape :
+       {Shape{65}, Shape{41, 1}, Shape{3, 1, 1}, Shape{}}) {
+    const Tensor out = ctx.Empty(shape, DType::kF32);
+    SumTo(ctx, x.view(), out.mut(), false);
+    EXPECT_LE(RelativeError(Doubles(out.view()), PlainSumTo(x, shape)), 2e-6);
+  }
+  const Tensor stretched =
+      Random(ctx, {1, 50}, DType::kF32, 4).Expand({300, 50});
+  const Tensor out = ctx.Empty({50}, DType::kF32);
+  SumTo(ctx, stretched.view(), out.mut(), false);
+  EXPECT_LE(RelativeError(Doubles(out.view()), PlainSumTo(stretched, {50})),
+            2e-6);
+}
+
+TEST(SumToTest, ThreadsDoNotEnter) {
+  const Context one({.threads = 1}), two({.threads = 2});
+  const Tensor x = Random(one, {3001, 300}, DType::kF32, 5);
+  for (const Shape& shape : {Shape{300}, Shape{3001, 1}, Shape{}}) {
+    const Tensor a = one.Empty(shape, DType::kF32);
+    const Tensor b = two.Empty(shape, DType::kF32);
+    SumTo(one, x.view(), a.mut(), false);
+    SumTo(two, x.view(), b.mut(), false);
+    EXPECT_TRUE(SameBits(a, b)) << shape;
+  }
+  EXPECT_EQ(SumToDouble(one, x.view()), SumToDouble(two, x.view()));
+}
+
+// A sum of a million equal floats in one accumulator would be off by percents.
+TEST(SumToTest, LongFloatSumsStayAccurate) {
+  const Context ctx;
+  const Tensor x = support::Filled(ctx, {1 << 24}, DType::kF32, 0.1);
+  const Tensor out = ctx.Empty({}, DType::kF32);
+  SumTo(ctx, x.view(), out.mut(), false);
+  const double want = 16777216.0 * static_cast<double>(0.1f);
+  EXPECT_NEAR(Doubles(out.view())[0], want, 1e-4 * want);
+}
+
+TEST(SumToDoubleTest, MatchesTheReferenceWithAnyStrides) {
+  const Context ctx;
+  for (const DType dtype : kFloatTypes) {
+    for (const Shape& shape :
+         {Shape{}, Shape{0}, Shape{1}, Shape{4097}, Shape{33, 517}}) {
+      Tensor x = Random(ctx, shape, dtype, 6, -0.5, 1);
+      if (x.rank() == 2) x = x.Transpose(0, 1);
+      double want = 0;
+      for (const double value : Doubles(x.view())) want += value;
+      EXPECT_NEAR(SumToDouble(ctx, x.view()), want,
+                  1e-12 * std::max(1.0, std::fabs(want)))
+          << dtype << shape;
+    }
+  }
+}
+
+TEST(SumToTest, RefusesWhatDoesNotFit) {
+  const Context ctx;
+  const Tensor x = ctx.Empty({2, 3}, DType::kF32);
+  EXPECT_THAT(
+      ErrorOf([&] {
+        SumTo(ctx, x.view(), ctx.Empty({2}, DType::kF32).mut(), false);
+      }),
+      HasSubstr("[sum_to] the result must broadcast to x, got [2] and [2, 3]"));
+  EXPECT_THAT(
+      ErrorOf([&] {
+        SumTo(ctx, x.view(), ctx.Empty({1, 2, 3}, DType::kF32).mut(), false);
+      }),
+      HasSubstr("must not have more axes than x"));
+}
+
+}  // namespace
+}  // namespace terrace
