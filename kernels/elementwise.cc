@@ -2,10 +2,8 @@
 
 #include "terrace/core/error.h"
 #include "terrace/kernels/cpu/elementwise.h"
-#include "terrace/kernels/dispatch.h"
-#if TERRACE_WITH_CUDA
 #include "terrace/kernels/cuda/elementwise.h"
-#endif
+#include "terrace/kernels/dispatch.h"
 
 namespace terrace::kernels {
 namespace {

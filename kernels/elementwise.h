@@ -5,7 +5,9 @@
 // (y may alias x). Binary ones broadcast: an input's shape is right-aligned to
 // the output's, stretched axes have stride 0; any strides.
 // Each element's bits depend on its inputs alone, not on position, length or
-// instruction set (decision A5).
+// instruction set (decision A5). Only f64 functions, and powers other than
+// integers and 1/2, go through the C library, whose last bit may depend on the
+// machine.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "terrace/kernels/matmul.h"
 
 #include "terrace/kernels/cpu/matmul.h"
+#include "terrace/kernels/cuda/matmul.h"
 #include "terrace/kernels/dispatch.h"
 
 namespace terrace::kernels {
@@ -68,13 +69,12 @@ void MatMul(const Context& ctx, const MatMulArgs& args) {
   }
   if (args.c.numel() == 0) return;
   TERRACE_DISPATCH_DEVICE(ctx, "matmul", cpu::MatMul(ctx, args),
-                          TERRACE_NO_CUDA_KERNEL("matmul"));
+                          cuda::MatMul(ctx, args));
 }
 
 std::string MatMulBackend(const Context& ctx) {
-  if (ctx.device().kind != DeviceKind::kCpu)
-    TERRACE_NO_CUDA_KERNEL("matmul_backend");
-  return cpu::MatMulBackend(ctx);
+  TERRACE_DISPATCH_DEVICE(ctx, "matmul_backend", return cpu::MatMulBackend(ctx),
+                          return cuda::MatMulBackend(ctx));
 }
 
 }  // namespace terrace::kernels

@@ -4,10 +4,8 @@
 
 #include "terrace/core/error.h"
 #include "terrace/kernels/cpu/optimizer_update.h"
-#include "terrace/kernels/dispatch.h"
-#if TERRACE_WITH_CUDA
 #include "terrace/kernels/cuda/optimizer_update.h"
-#endif
+#include "terrace/kernels/dispatch.h"
 
 namespace terrace::kernels {
 namespace {

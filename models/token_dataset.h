@@ -31,8 +31,8 @@ inline constexpr int64_t kPaddingSample = -1;
 struct HostBatch {
   int64_t batch = 0;
   int64_t time = 0;
-  std::vector<int32_t> input_ids;
-  std::vector<int32_t> labels;  // [b, t]: the target of position t
+  std::vector<int32_t> input_ids = {};
+  std::vector<int32_t> labels = {};  // [b, t]: the target of position t
   // Index of row 0 within the global batch: row b is sample first_sample + b,
   // the address of its dropout masks.
   int64_t first_sample = 0;

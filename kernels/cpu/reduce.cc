@@ -13,8 +13,8 @@
 namespace terrace::kernels::cpu {
 namespace {
 
-constexpr int64_t kTile = 64;  // results that one task keeps on its stack
-constexpr int64_t kFew = 32;   // below: columns are shared out, not results
+constexpr int64_t kTile = 256;  // results that one task keeps on its stack
+constexpr int64_t kFew = 32;    // below: columns are shared out, not results
 constexpr int64_t kShortChunk = 256;  // elements of a column, many results
 constexpr int64_t kLongChunk = 4096;  // few results
 

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "terrace/kernels/optimizer_update.h"
+
+namespace terrace::kernels::cuda {
+
+// The same sequence of IEEE operations as on the CPU (decision A11).
+void AdamUpdate(const Context& ctx, const UpdateWindow& window,
+                const AdamParams& params);
+
+}  // namespace terrace::kernels::cuda

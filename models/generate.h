@@ -1,0 +1,45 @@
+// Continues a prompt token by token, with a cache of keys and values.
+//
+//   auto text = models::Generate(ctx, model, prompt,
+//                                {.max_tokens = 50, .sampler = {.seed = 1}},
+//                                [](int32_t id) { Print(id); return true; });
+//
+// Runs without gradients and without dropout. A token is a function of the
+// seed, its position and the logits (models/sampler.h). When the context is
+// full, the last context_length / 2 tokens are read again as a new beginning
+// and generation goes on from there; a longer prompt is cut to its last
+// context_length tokens.
+//
+// Where parameters are sharded every rank calls it with the same arguments, and
+// callbacks return the same.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "terrace/models/model.h"
+#include "terrace/models/sampler.h"
+
+namespace terrace::models {
+
+struct GenerateOptions {
+  int64_t max_tokens = 64;
+  SamplerOptions sampler = {};
+  std::optional<int32_t> end_of_text = {};  // ends the text, and is in it
+  int64_t sequence = 0;  // numbers texts of one seed: each draws its own
+};
+
+// Called with each token; false ends the text.
+using TokenFunction = std::function<bool(int32_t id)>;
+
+// The new tokens. Throws kInvalidArgument for an empty prompt, an id outside
+// the vocabulary or a negative max_tokens.
+std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
+                              std::span<const int32_t> prompt,
+                              const GenerateOptions& options = {},
+                              const TokenFunction& on_token = {});
+
+}  // namespace terrace::models

@@ -1,0 +1,25 @@
+#include "terrace/nn/layer_norm.h"
+
+#include "terrace/autograd/ops/layer_norm.h"
+#include "terrace/core/error.h"
+
+namespace terrace::nn {
+
+LayerNorm::LayerNorm(const Scope& parent, std::string_view name, int64_t width,
+                     const LayerNormOptions& options)
+    : eps_(static_cast<float>(options.eps)) {
+  const Scope scope = parent.Child(name);
+  TERRACE_CHECK(width > 0 && eps_ > 0, "[layer_norm] width and eps of '",
+                scope.path(), "' must be positive, got ", width, " and ",
+                options.eps);
+  weight_ = scope.Parameter("weight", {width}, Init::Ones(),
+                            {.dtype = options.dtype});
+  bias_ =
+      scope.Parameter("bias", {width}, Init::Zeros(), {.dtype = options.dtype});
+}
+
+Variable LayerNorm::operator()(Context& ctx, const Variable& x) const {
+  return autograd::LayerNorm(ctx, x, weight_, bias_, {.eps = eps_});
+}
+
+}  // namespace terrace::nn

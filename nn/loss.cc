@@ -1,0 +1,34 @@
+#include "terrace/nn/loss.h"
+
+#include "terrace/autograd/ops/binary.h"
+#include "terrace/autograd/ops/cross_entropy.h"
+#include "terrace/autograd/ops/nondiff.h"
+#include "terrace/autograd/ops/reduce.h"
+#include "terrace/autograd/ops/unary.h"
+#include "terrace/core/error.h"
+
+namespace terrace::nn {
+
+WeightedLoss CrossEntropyLoss(Context& ctx, const Variable& logits,
+                              const Tensor& labels) {
+  WeightedLoss loss = autograd::CrossEntropy(ctx, logits, labels);
+  loss.nominal_weight = static_cast<double>(labels.numel());
+  return loss;
+}
+
+WeightedLoss MeanSquaredError(Context& ctx, const Variable& prediction,
+                              const Variable& target) {
+  TERRACE_CHECK(prediction.shape() == target.shape(),
+                "[mean_squared_error] prediction and target must have one "
+                "shape, got ",
+                prediction.shape(), " and ", target.shape());
+  const Variable error = autograd::Sub(ctx, prediction, target);
+  const auto numel = static_cast<double>(error.numel());
+  WeightedLoss loss(
+      autograd::Sum(ctx, autograd::Square(ctx, error)),
+      autograd::Full(ctx, {}, AccumulatorOf(error.dtype()), numel));
+  loss.nominal_weight = numel;
+  return loss;
+}
+
+}  // namespace terrace::nn

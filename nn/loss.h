@@ -1,0 +1,24 @@
+// Losses as a sum and a weight (decision I1): the engine divides once, by the
+// weight of the whole global batch, so a mean is exact however it was split.
+//
+//   engine.Backward(nn::CrossEntropyLoss(ctx, logits, labels));
+#pragma once
+
+#include "terrace/autograd/loss.h"
+#include "terrace/nn/module.h"
+
+namespace terrace::nn {
+
+using autograd::WeightedLoss;
+
+// Softmax cross entropy of logits [..., V] against labels i32 [...]; positions
+// labelled -100 count in neither sum nor weight (the number of others).
+WeightedLoss CrossEntropyLoss(Context& ctx, const Variable& logits,
+                              const Tensor& labels);
+
+// The sum of (prediction - target)^2 with the number of elements as weight.
+// Throws kInvalidArgument unless the shapes are equal.
+WeightedLoss MeanSquaredError(Context& ctx, const Variable& prediction,
+                              const Variable& target);
+
+}  // namespace terrace::nn
