@@ -30,10 +30,10 @@ struct LaunchOptions {
   int ranks = 1;
   int threads = 0;  // per rank; 0: cores / ranks, at least 1
   uint64_t seed = 1234;
-  EngineConfig config;
+  EngineConfig config = {};
   // For benchmarks and tests; timeout_s comes from the configuration.
   double communication_delay_s = 0;
-  std::function<void(int rank, CollectiveOp op, const Tag& tag)> gate;
+  std::function<void(int rank, CollectiveOp op, const Tag& tag)> gate = {};
   // f64 working values for tests against references (one rank).
   bool f64 = false;
 };
