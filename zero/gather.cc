@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "terrace/core/profiler.h"
+#include "terrace/zero/memory_model.h"
 
 namespace terrace::zero {
 namespace {
@@ -31,35 +32,15 @@ Gatherer::Gatherer(StoreState& state)
 }
 
 void Gatherer::ReserveSlots() {
-  std::vector<int64_t> nbytes;
-  int64_t common_numel = 0;
-  std::vector<int64_t> numels;
-  for (const UnitState& u : state_.units) {
-    if (!u.gathers) continue;
-    nbytes.push_back(u.gathered_nbytes);
-    numels.push_back(u.numel);
-  }
-  if (nbytes.empty()) return;
-  std::ranges::sort(nbytes, std::greater<>());
-  std::ranges::sort(numels, std::greater<>());
-  largest_nbytes_ = nbytes[0];
-  std::vector<int64_t> sizes = {largest_nbytes_};
-  if (nbytes.size() > 1) {
-    common_nbytes_ = nbytes[1];
-    common_numel = std::max<int64_t>(numels[1], 1);
-    const int64_t depth = state_.options.prefetch_numel.has_value()
-                              ? *state_.options.prefetch_numel / common_numel
-                              : 1;
-    const auto others = static_cast<int64_t>(nbytes.size()) - 1;
-    for (int64_t i = 0; i < std::min(1 + depth, others); ++i)
-      sizes.push_back(common_nbytes_);
-  }
+  const std::vector<int64_t> sizes =
+      SlotBytes(state_.layout, state_.options, state_.comm.size());
   for (int64_t size : sizes) {
     slots_.push_back(
         {state_.ctx.Empty({size}, DType::kU8, MemoryTag::kGathered), -1,
          false});
     stats_.reserved_slot_nbytes += size;
   }
+  if (sizes.size() > 1) common_nbytes_ = sizes[1];
 }
 
 int Gatherer::FreeSlot(UnitId id, bool prefetch) const {
@@ -141,7 +122,9 @@ void Gatherer::Release(UnitId id) {
 }
 
 bool Gatherer::UsedAgainSoon(UnitId id) const {
-  int64_t distance = 0;
+  // What lies between its last use and its next: the unit in use, and on.
+  int64_t distance = state_.units[static_cast<size_t>(current_)].numel;
+  if (distance > state_.options.reuse_numel) return false;
   for (UnitId next : plan().Upcoming()) {
     if (next == id) return true;
     distance += state_.units[static_cast<size_t>(next)].numel;

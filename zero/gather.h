@@ -32,6 +32,10 @@ class Gatherer {
   // Whether ranks agree on the plans; without agreement nothing is prefetched.
   void SetAgreed(bool agreed) { agreed_ = agreed; }
   uint64_t PlanHash() const;
+  // The order in which the phase's next pass is expected to visit units.
+  const std::vector<UnitId>& Order(Phase phase) const {
+    return plans_[static_cast<size_t>(phase)].order();
+  }
 
   const StoreStats& stats() const { return stats_; }
 
@@ -69,9 +73,7 @@ class Gatherer {
   Phase phase_ = Phase::kTrain;
   std::vector<Residency> residency_;
   std::vector<Slot> slots_;
-  int64_t largest_nbytes_ =
-      0;                       // of a unit: its slot serves no smaller prefetch
-  int64_t common_nbytes_ = 0;  // of the other slots
+  int64_t common_nbytes_ = 0;  // of all slots but the largest
   UnitId current_ = -1;
   bool agreed_ = true;
   StoreStats stats_;

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "terrace/zero/memory_model.h"
+
 namespace terrace::zero {
 namespace {
 
@@ -49,8 +51,7 @@ void AllocateStates(StoreState& state) {
   for (const UnitLayout& layout : state.layout.units()) {
     UnitState& unit = state.units.emplace_back();
     unit.numel = layout.numel();
-    unit.gathers = state.options.shard_parameter && shards > 1 &&
-                   unit.numel > state.options.persistence_numel;
+    unit.gathers = UnitGathers(layout, state.options, shards);
     for (const SegmentLayout& s : layout.segments) {
       SegmentState& segment = unit.segments.emplace_back();
       segment.dtype = s.dtype;

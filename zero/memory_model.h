@@ -1,0 +1,58 @@
+// The memory and wire formulas (decisions B1, B4): what a layout, a set of
+// options and a rank count cost, before anything is allocated. The gauges and
+// counters of a run equal these to the byte.
+//
+// With w working bytes, g gradient bytes, k master bytes (0 where the working
+// copy is the master), s moment bytes, N shards and a padded segment of Ŝ
+// elements:
+//   parameters  w Ŝ   (w Ŝ / N where they are sharded and not resident)
+//   gradients   g Ŝ   (g Ŝ / N where sharded and reduced every micro-step)
+//   optimizer   (k + s) Ŝ   (/ N where sharded)
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "terrace/zero/comm.h"
+#include "terrace/zero/layout.h"
+#include "terrace/zero/store_options.h"
+
+namespace terrace::zero {
+
+// Bytes of one rank between Step and the next Forward.
+struct StateBytes {
+  int64_t parameter = 0;
+  int64_t gradient = 0;
+  int64_t optimizer = 0;
+  int64_t gathered = 0;  // the reserved slots
+
+  int64_t states() const { return parameter + gradient + optimizer; }
+};
+StateBytes BytesAtRest(const Layout& layout, const StoreOptions& options,
+                       int shards);
+
+// Bytes of the slots that stage 3 reserves: one for the largest unit and, of
+// the next size, one more than the prefetch depth.
+std::vector<int64_t> SlotBytes(const Layout& layout,
+                               const StoreOptions& options, int shards);
+
+// Whether a unit's parameters leave its ranks and must be gathered to be used.
+bool UnitGathers(const UnitLayout& unit, const StoreOptions& options,
+                 int shards);
+
+// How often each unit is gathered in one pass that visits units in `order`,
+// keeping a unit that is used again within options.reuse_numel elements.
+std::vector<int64_t> ResidencyIntervals(const Layout& layout,
+                                        const StoreOptions& options,
+                                        std::span<const UnitId> order);
+
+// Bytes that one rank sends in one window, by CollectiveOp; control messages
+// (kExchange) are left at 0. `order` is the training pass's order of units.
+std::array<int64_t, kCollectiveOps> WireBytes(const Layout& layout,
+                                              const StoreOptions& options,
+                                              int shards,
+                                              std::span<const UnitId> order);
+
+}  // namespace terrace::zero
