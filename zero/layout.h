@@ -28,7 +28,7 @@ struct ParamSpec {
   std::string name;  // the attribute path, "h.3.attn.qkv.weight"
   Shape shape;
   Init init;
-  std::optional<DType> dtype;  // absent: the working dtype
+  std::optional<DType> dtype = {};  // absent: the working dtype
   bool trainable = true;
 };
 

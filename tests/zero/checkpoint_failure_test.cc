@@ -1,0 +1,420 @@
+// Checkpoints that are damaged, do not fit or cannot be written: a message on
+// every rank, nothing changed, and the one before still loads.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "terrace/core/safetensors.h"
+#include "terrace/tests/zero/checkpoint_support.h"
+#include "terrace/zero/checkpoint.h"
+#include "terrace/zero/checkpoint_manifest.h"
+
+namespace terrace::zero {
+namespace {
+
+namespace fs = std::filesystem;
+using terrace::testing::ErrorFrom;
+using terrace::testing::ExpectPart;
+using terrace::testing::FreshDir;
+using terrace::testing::MakeToy;
+using terrace::testing::OptionsOf;
+using terrace::testing::Overwrite;
+using terrace::testing::Read;
+using terrace::testing::RunSpec;
+using terrace::testing::RunToy;
+using terrace::testing::Snapshot;
+using terrace::testing::Toy;
+using terrace::testing::Train;
+
+constexpr RunSpec SpecOf(int ranks, int stage) {
+  return {.ranks = ranks, .stage = stage};
+}
+
+// A checkpoint of 3 ranks after 2 steps; its step's folder.
+std::string Saved(const std::string& name) {
+  const std::string dir = FreshDir(name);
+  RunToy(SpecOf(3, 2), [&](Engine& engine, const Toy& toy) {
+    Train(engine, toy, 2);
+    SaveCheckpoint(engine, dir, {.model_json = "{\"model_type\": \"toy\"}"});
+  });
+  return dir + "/step-2";
+}
+
+// Loading throws on every rank, with one code, and changes nothing; the group
+// goes on. Returns each rank's message.
+std::vector<std::string> ExpectRefused(const std::string& path, ErrorCode code,
+                                       const LoadOptions& options = {},
+                                       RunSpec spec = SpecOf(2, 3)) {
+  std::vector<std::string> messages(static_cast<size_t>(spec.ranks));
+  RunToy(spec, [&](Engine& engine, const Toy& toy) {
+    Train(engine, toy, 1);
+    const uint64_t before = engine.store().StateHash();
+    const Error error =
+        ErrorFrom([&] { LoadCheckpoint(engine, path, options); });
+    EXPECT_EQ(error.code(), code) << error.message();
+    messages[static_cast<size_t>(engine.runtime().rank())] = error.message();
+    EXPECT_EQ(engine.store().StateHash(), before);
+    EXPECT_EQ(engine.counters().iteration, 1);
+    Train(engine, toy, 1);
+  });
+  return messages;
+}
+
+std::string Refusal(const std::string& path, const LoadOptions& options = {},
+                    RunSpec spec = SpecOf(1, 0)) {
+  return ExpectRefused(path, ErrorCode::kData, options, spec)[0];
+}
+
+void FlipBit(const std::string& path, size_t at) {
+  std::string bytes = ReadFile(path);
+  ASSERT_LT(at, bytes.size());
+  bytes[at] = static_cast<char>(bytes[at] ^ 4);
+  Overwrite(path, bytes);
+}
+
+void Replace(const std::string& path, const std::string& from,
+             const std::string& to) {
+  std::string text = ReadFile(path);
+  const size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  Overwrite(path, text.replace(at, from.size(), to));
+}
+
+// --- damage ---
+
+TEST(CheckpointFailureTest, ATruncatedDataFileIsNamed) {
+  const std::string file = Saved("run") + "/rank-1.safetensors";
+  std::string bytes = ReadFile(file);
+  Overwrite(file, bytes.substr(0, bytes.size() - 8));
+  for (const std::string& message :
+       ExpectRefused(fs::path(file).parent_path(), ErrorCode::kData)) {
+    ExpectPart(message, "rank-1.safetensors");
+    ExpectPart(message, "truncated");
+  }
+}
+
+TEST(CheckpointFailureTest, AMissingDataFileIsNamed) {
+  const std::string folder = Saved("run");
+  fs::remove(folder + "/rank-2.safetensors");
+  for (const std::string& message : ExpectRefused(folder, ErrorCode::kData)) {
+    ExpectPart(message, folder + "/rank-2.safetensors is missing");
+  }
+}
+
+TEST(CheckpointFailureTest, AFlippedBitIsFoundWhicheverRankReadsIt) {
+  for (int file = 0; file < 3; ++file) {
+    const std::string folder = Saved("run");
+    const std::string path = StrCat(folder, "/rank-", file, ".safetensors");
+    FlipBit(path, ReadFile(path).size() - 3);
+    for (const std::string& message : ExpectRefused(folder, ErrorCode::kData)) {
+      ExpectPart(message, path);
+      ExpectPart(message, "corrupted");
+    }
+  }
+}
+
+TEST(CheckpointFailureTest, ADamagedHeaderIsFound) {
+  const std::string folder = Saved("run");
+  FlipBit(folder + "/rank-0.safetensors", 1);
+  ExpectRefused(folder, ErrorCode::kData);
+}
+
+TEST(CheckpointFailureTest, AMissingManifestMeansNoCheckpoint) {
+  const std::string folder = Saved("run");
+  fs::remove(folder + "/manifest.json");
+  ExpectPart(Refusal(folder), folder + " holds no complete checkpoint");
+  const std::string dir = fs::path(folder).parent_path();
+  ExpectPart(Refusal(dir), "names step-2, but");
+  Overwrite(dir + "/latest", "../etc\n");
+  ExpectPart(Refusal(dir), "must hold the name of a step's folder");
+  ExpectPart(Refusal(dir + "/none"), "does not exist");
+  fs::remove(dir + "/latest");
+  ExpectPart(Refusal(dir), "holds no complete checkpoint");
+}
+
+TEST(CheckpointFailureTest, ADamagedManifestIsFound) {
+  const std::string folder = Saved("run");
+  const std::string path = folder + "/manifest.json";
+  const std::string text = ReadFile(path);
+  Overwrite(path, text.substr(0, text.size() / 2));
+  ExpectPart(Refusal(folder), "truncated or corrupted");
+  Overwrite(path, text);
+  Replace(path, "\"iteration\": 2", "\"iteration\": 3");
+  ExpectPart(Refusal(folder), "the file is corrupted");
+}
+
+// Case B061.
+TEST(CheckpointFailureTest, AnotherFormatVersionIsRefusedWithBoth) {
+  const std::string folder = Saved("run");
+  Replace(folder + "/manifest.json", "\"format_version\": 1",
+          "\"format_version\": 7");
+  ExpectPart(Refusal(folder), "format version 7, this program reads version 1");
+}
+
+TEST(CheckpointFailureTest, RangesMustCoverEachParameterOnce) {
+  const std::string folder = Saved("run");
+  Manifest manifest = ReadManifest(folder);
+  const auto refused = [&](const Manifest& changed) {
+    Overwrite(folder + "/manifest.json", ManifestText(changed));
+    return Refusal(folder);
+  };
+  Manifest hole = manifest;
+  hole.files[0].ranges.erase(hole.files[0].ranges.begin());
+  ExpectPart(refused(hole), "'in.weight' weight must cover its 257 elements");
+  Manifest overlap = manifest;
+  overlap.files[1].ranges.push_back(overlap.files[0].ranges[0]);
+  ExpectPart(refused(overlap), "overlap");
+  // A file that does not hold what the manifest promises.
+  Manifest other = manifest;
+  std::swap(other.files[0].name, other.files[1].name);
+  std::swap(other.files[0].nbytes, other.files[1].nbytes);
+  refused(other);
+}
+
+// --- misfits ---
+
+TEST(CheckpointFailureTest, NamesAndShapesMustBeTheModels) {
+  const std::string folder = Saved("run");
+  Manifest manifest = ReadManifest(folder);
+  const auto refused = [&](const Manifest& changed) {
+    Overwrite(folder + "/manifest.json", ManifestText(changed));
+    return Refusal(folder);
+  };
+  Manifest renamed = manifest;
+  renamed.parameters[0].name = "in.weigth";
+  const std::string message = refused(renamed);
+  ExpectPart(message,
+             "'in.weight' is missing (the nearest there is 'in.weigth')");
+  ExpectPart(message,
+             "'in.weigth' is unexpected (the nearest in the model is "
+             "'in.weight')");
+  Manifest reshaped = manifest;
+  reshaped.parameters[0].shape = {1, 257};
+  ExpectPart(refused(reshaped),
+             "'in.weight' must have the shape [257, 1], it has [1, 257]");
+  Manifest untied = manifest;
+  for (ManifestParameter& p : untied.parameters) p.aliases.clear();
+  ExpectPart(refused(untied),
+             "one parameter has the names 'out.mix', 'out.mix_again' in the "
+             "model and 'out.mix' there");
+}
+
+TEST(CheckpointFailureTest, StatesMustBeThoseOfTheRun) {
+  const std::string folder = Saved("run");
+  RunSpec spec;
+  spec.optimizer = "SGD";
+  ExpectPart(Refusal(folder, {}, spec), "the optimizer keeps 0 moments");
+  ExpectPart(Refusal(folder, {}, spec), "load the weights only");
+  spec = {};
+  spec.freeze = false;
+  ExpectPart(Refusal(folder, {}, spec),
+             "'mid.scale' is trained in the model and was frozen there");
+  RunToy(spec, [&](Engine& engine, const Toy& toy) {
+    LoadCheckpoint(engine, folder, {.weights_only = true});
+    EXPECT_TRUE(toy.scale.info().trainable);
+  });
+}
+
+// Case B059.
+TEST(CheckpointFailureTest, AWeightsFileIsNoResume) {
+  const std::string dir = FreshDir("run");
+  const std::string path = dir + "/model.safetensors";
+  SafetensorsWriter(path, {}).Finish();
+  for (const std::string& given : {path, dir}) {
+    const std::string message = Refusal(given);
+    ExpectPart(message, path + " holds weights alone");
+    ExpectPart(message, "Either load the weights only");
+    ExpectPart(message, "or point to a full checkpoint");
+  }
+  ExpectPart(Refusal(path, {.weights_only = true}), "'in.weight' is missing");
+}
+
+TEST(CheckpointFailureTest, InsideAWindowNothingIsSavedOrLoaded) {
+  const std::string folder = Saved("run");
+  RunToy({}, [&](Engine& engine, const Toy& toy) {
+    engine.Backward(ToyLoss(engine, toy));
+    EXPECT_EQ(ErrorFrom([&] { SaveCheckpoint(engine, folder); }).code(),
+              ErrorCode::kInvalidArgument);
+    EXPECT_EQ(ErrorFrom([&] { LoadCheckpoint(engine, folder); }).code(),
+              ErrorCode::kInvalidArgument);
+  });
+}
+
+// --- writing ---
+
+TEST(CheckpointFailureTest, AFolderThatCannotBeMadeFailsOnAllRanks) {
+  const std::string dir = FreshDir("run");
+  Overwrite(dir + "/file", "not a folder");
+  std::atomic<int> failed = 0;
+  RunToy(SpecOf(3, 1), [&](Engine& engine, const Toy& toy) {
+    const Error error =
+        ErrorFrom([&] { SaveCheckpoint(engine, dir + "/file/inside"); });
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    ExpectPart(error.message(), dir + "/file");
+    if (engine.runtime().rank() != 0)
+      ExpectPart(error.message(), "failed on rank 0");
+    ++failed;
+    Train(engine, toy, 1);
+    SaveCheckpoint(engine, dir);
+  });
+  EXPECT_EQ(failed, 3);
+}
+
+// One rank's file cannot be written; the checkpoint before stays the latest.
+TEST(CheckpointFailureTest, AWriteFailureOfOneRankFailsTheSaveOnAll) {
+  const std::string dir = FreshDir("run");
+  Snapshot first;
+  std::atomic<bool> armed = false;
+  std::atomic<int> failed = 0;
+  LaunchOptions options = OptionsOf(SpecOf(3, 3));
+  // When the folder is there and before any rank writes into it.
+  options.gate = [&](int rank, CollectiveOp, const Tag& tag) {
+    if (rank != 0 || tag.what != "checkpoint outcome" || !armed) return;
+    armed = false;
+    fs::create_directories(dir + "/step-2.tmp/rank-1.safetensors/in_the_way");
+  };
+  FirstFailure failure;
+  const int code = Launch(
+      options,
+      [&](Runtime& rt) {
+        const Toy toy = MakeToy(rt.store());
+        Engine engine(rt);
+        Train(engine, toy, 1);
+        SaveCheckpoint(engine, dir);
+        const Snapshot snapshot = Read(engine);
+        if (rt.rank() == 0) first = snapshot;
+        Train(engine, toy, 1);
+        if (rt.rank() == 0) armed = true;
+        engine.Reduce(0);  // all see it
+        const Error error = ErrorFrom([&] { SaveCheckpoint(engine, dir); });
+        EXPECT_EQ(error.code(), ErrorCode::kIo);
+        ExpectPart(error.message(), "rank-1.safetensors");
+        if (rt.rank() != 1) ExpectPart(error.message(), "failed on rank 1");
+        ++failed;
+      },
+      &failure);
+  EXPECT_EQ(code, 0) << failure.message;
+  EXPECT_EQ(failed, 3);
+  EXPECT_FALSE(fs::exists(dir + "/step-2"));
+  EXPECT_FALSE(fs::exists(dir + "/step-2.tmp"));
+  RunToy(SpecOf(2, 1), [&](Engine& engine, const Toy&) {
+    EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-1");
+    EXPECT_EQ(Read(engine), first);
+  });
+}
+
+// What a process leaves that was killed while it saved.
+TEST(CheckpointFailureTest, AnUnfinishedSaveIsIgnoredAndRemoved) {
+  const std::string dir = fs::path(Saved("run")).parent_path();
+  fs::create_directories(dir + "/step-9.tmp");
+  Overwrite(dir + "/step-9.tmp/rank-0.safetensors", "half");
+  fs::create_directories(dir + "/step-8");  // without a manifest
+  ASSERT_EQ(ListCheckpoints(dir).size(), 1u);
+  RunToy(SpecOf(2, 0), [&](Engine& engine, const Toy& toy) {
+    EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-2");
+    Train(engine, toy, 1);
+    SaveCheckpoint(engine, dir);
+    EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-3");
+  });
+  EXPECT_FALSE(fs::exists(dir + "/step-9.tmp"));
+  // Killed before `latest` was written for the first time.
+  fs::remove(dir + "/latest");
+  RunToy({}, [&](Engine& engine, const Toy&) {
+    EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-3");
+  });
+}
+
+// --- a directory of checkpoints ---
+
+TEST(CheckpointDirectoryTest, KeepsTheNewestAndFollowsLatest) {
+  const std::string dir = FreshDir("run");
+  EXPECT_TRUE(ListCheckpoints(dir + "/none").empty());
+  RunToy(SpecOf(2, 1), [&](Engine& engine, const Toy& toy) {
+    for (int i = 0; i < 5; ++i) {
+      Train(engine, toy, 3);
+      EXPECT_TRUE(SaveCheckpoint(engine, dir).notices.empty());
+    }
+  });
+  std::vector<int64_t> iterations;
+  for (const CheckpointEntry& entry : ListCheckpoints(dir))
+    iterations.push_back(entry.iteration);
+  EXPECT_EQ(iterations, (std::vector<int64_t>{12, 15}));
+  EXPECT_EQ(ReadFile(dir + "/latest"), "step-15\n");
+  // Resumed at 12: 13 becomes the latest, 15 stays.
+  RunToy(SpecOf(2, 1), [&](Engine& engine, const Toy& toy) {
+    LoadCheckpoint(engine, dir + "/step-12");
+    Train(engine, toy, 1);
+    SaveCheckpoint(engine, dir, {}, {.keep = 1});
+  });
+  EXPECT_EQ(ReadFile(dir + "/latest"), "step-13\n");
+  EXPECT_FALSE(fs::exists(dir + "/step-12"));
+  EXPECT_TRUE(fs::exists(dir + "/step-15"));
+}
+
+TEST(CheckpointDirectoryTest, TheSameStepIsReplaced) {
+  const std::string dir = FreshDir("run");
+  for (int ranks : {3, 2}) {
+    RunToy(SpecOf(ranks, 1), [&](Engine& engine, const Toy& toy) {
+      Train(engine, toy, 2);
+      SaveCheckpoint(engine, dir);
+    });
+  }
+  EXPECT_EQ(ReadManifest(dir + "/step-2").world_size, 2);
+  EXPECT_FALSE(fs::exists(dir + "/step-2/rank-2.safetensors"));
+  EXPECT_FALSE(fs::exists(dir + "/step-2.tmp"));
+}
+
+TEST(CheckpointDirectoryTest, InspectTellsWhatIsInside) {
+  const std::string folder = Saved("run");
+  const std::string text = InspectCheckpoint(fs::path(folder).parent_path());
+  ExpectPart(text, "saved by 3 ranks, working dtype f32");
+  ExpectPart(text, "iteration: 2, applied steps: 2, skipped: 0, samples: 24");
+  ExpectPart(text, "parameters: 8, 1845 elements (5 frozen), 1 tied names");
+  ExpectPart(text, "{\"model_type\": \"toy\"}");
+  ExpectPart(text,
+             "out.mix [5, 5] f32, unit 'out', step 2, also "
+             "out.mix_again");
+  ExpectPart(text, "mid.scale [5] f32, unit 'mid', frozen");
+  fs::remove(folder + "/rank-1.safetensors");
+  ExpectPart(InspectCheckpoint(folder), "MISSING");
+}
+
+// Case B061: scalars are typed members, exact through text.
+TEST(CheckpointManifestTest, TextReadsBackExactly) {
+  const std::string dir = FreshDir("run");
+  Manifest manifest;
+  manifest.world_size = 2;
+  manifest.working = DType::kBF16;
+  manifest.counters.iteration = int64_t{1} << 60;
+  manifest.counters.applied_steps = 9007199254740993;  // not a double
+  manifest.optimizer.lr = 0.1 + 0.2;
+  manifest.optimizer.beta2 = 0.95;
+  manifest.extras = {.config_resolved_json = "{\n\"a\": \"\\u00e9\"}",
+                     .dataset_fingerprint = "f",
+                     .seed = ~uint64_t{0},
+                     .more = {{"loss scale", "65536"}}};
+  manifest.parameters.push_back({.name = "a\"b",
+                                 .shape = {0, 3},
+                                 .dtype = DType::kF16,
+                                 .unit = "u",
+                                 .aliases = {"c"},
+                                 .step = 9007199254740993,
+                                 .trainable = true,
+                                 .group = {0.1, 0.3}});
+  const std::string text = ManifestText(manifest);
+  Overwrite(dir + "/manifest.json", text);
+  const Manifest read = ReadManifest(dir);
+  EXPECT_EQ(ManifestText(read), text);
+  EXPECT_EQ(read.counters.applied_steps, 9007199254740993);
+  EXPECT_EQ(read.parameters[0].step, 9007199254740993);
+  EXPECT_EQ(read.optimizer.lr, 0.1 + 0.2);
+  EXPECT_EQ(read.extras.seed, ~uint64_t{0});
+  EXPECT_EQ(read.extras.more.at("loss scale"), "65536");
+  EXPECT_EQ(read.parameters[0].aliases, std::vector<std::string>{"c"});
+}
+
+}  // namespace
+}  // namespace terrace::zero

@@ -1,0 +1,65 @@
+#include "terrace/zero/agreement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "terrace/core/error.h"
+
+namespace terrace::zero {
+namespace {
+
+// Fixed length, as an exchange wants it.
+struct Outcome {
+  uint8_t failed;
+  uint8_t code;
+  char message[2046];  // ends with a zero
+};
+
+Outcome Failed(ErrorCode code, std::string_view message) {
+  Outcome outcome{};
+  outcome.failed = 1;
+  outcome.code = static_cast<uint8_t>(code);
+  message.copy(outcome.message, sizeof outcome.message - 1);
+  return outcome;
+}
+
+}  // namespace
+
+void RunAgreed(Communicator& comm, std::string_view where,
+               FunctionRef<void()> work) {
+  Outcome mine{};
+  std::exception_ptr own;
+  try {
+    work();
+  } catch (const Error& error) {
+    own = std::current_exception();
+    mine = Failed(error.code(), error.message());
+  } catch (const std::bad_alloc&) {
+    own = std::current_exception();
+    mine = Failed(ErrorCode::kOutOfMemory, "the machine has no memory left");
+  } catch (const std::system_error& error) {  // of std::filesystem, as a rule
+    mine = Failed(ErrorCode::kIo, error.what());
+    own = std::make_exception_ptr(Error(ErrorCode::kIo, mine.message));
+  } catch (const std::exception& error) {
+    own = std::current_exception();
+    mine = Failed(ErrorCode::kInternal, error.what());
+  }
+  std::vector<Outcome> all(static_cast<size_t>(comm.size()));
+  comm.Exchange({std::string(where) + " outcome", -1},
+                std::as_bytes(std::span(&mine, 1)),
+                std::as_writable_bytes(std::span(all)))
+      .Wait();
+  if (own != nullptr) std::rethrow_exception(own);
+  const auto first = std::ranges::find_if(
+      all, [](const Outcome& outcome) { return outcome.failed != 0; });
+  if (first == all.end()) return;
+  TERRACE_THROW(static_cast<ErrorCode>(first->code), "[", where,
+                "] failed on rank ", first - all.begin(), ": ", first->message);
+}
+
+}  // namespace terrace::zero

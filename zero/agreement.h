@@ -1,0 +1,22 @@
+// Work that every rank does for itself and that fails on all or on none.
+//
+//   RunAgreed(comm, "checkpoint", [&] { WriteMyFile(); });
+//
+// Collective. Each rank runs `work`, then outcomes are exchanged. Where one
+// failed, all throw: the ranks that failed their own error, the others one of
+// the first failing rank's code that names it. So nobody waits for a rank that
+// is gone, and callers on all ranks take the same branch.
+#pragma once
+
+#include <string_view>
+
+#include "terrace/core/function_ref.h"
+#include "terrace/zero/comm.h"
+
+namespace terrace::zero {
+
+// `work` must not communicate. `where` stands in the messages.
+void RunAgreed(Communicator& comm, std::string_view where,
+               FunctionRef<void()> work);
+
+}  // namespace terrace::zero

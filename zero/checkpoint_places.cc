@@ -1,0 +1,115 @@
+// Where checkpoints lie: names of folders, `latest`, listing.
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+
+#include "terrace/core/error.h"
+#include "terrace/core/file.h"
+#include "terrace/zero/checkpoint_manifest.h"
+
+namespace terrace::zero {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStepPrefix = "step-";
+
+// The iteration of "step-20"; -1 for any other name.
+int64_t IterationOf(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return -1;
+  const std::string_view digits = name.substr(kStepPrefix.size());
+  int64_t iteration = -1;
+  const char* end = digits.data() + digits.size();
+  const auto result = std::from_chars(digits.data(), end, iteration);
+  return result.ec == std::errc() && result.ptr == end && iteration >= 0
+             ? iteration
+             : -1;
+}
+
+bool HasManifest(const fs::path& folder) {
+  return fs::exists(folder / kManifestName);
+}
+
+std::string Existing(const std::string& dir) {
+  std::string names;
+  for (const CheckpointEntry& entry : ListCheckpoints(dir))
+    names += (names.empty() ? "" : ", ") + entry.path;
+  return names.empty() ? "" : "; there are " + names;
+}
+
+// The step's folder that `latest` names.
+std::string FollowLatest(const std::string& dir) {
+  const std::string latest = dir + "/" + kLatestName;
+  std::string name = ReadFile(latest);
+  while (!name.empty() && (name.back() == '\n' || name.back() == ' '))
+    name.pop_back();
+  if (IterationOf(name) < 0)
+    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", latest,
+                  " must hold the name of a step's folder, got '", name, "'",
+                  Existing(dir));
+  const std::string folder = dir + "/" + name;
+  if (!HasManifest(folder))
+    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", latest, " names ", name,
+                  ", but ", folder, "/", kManifestName, " is missing",
+                  Existing(dir));
+  return folder;
+}
+
+}  // namespace
+
+std::string StepFolderName(int64_t iteration) {
+  return StrCat(kStepPrefix, iteration);
+}
+
+std::vector<CheckpointEntry> ListCheckpoints(const std::string& dir) {
+  std::vector<CheckpointEntry> entries;
+  std::error_code error;
+  if (!fs::is_directory(dir, error)) return entries;
+  fs::directory_iterator it(dir, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename();
+    const int64_t iteration = IterationOf(name);
+    if (iteration >= 0 && HasManifest(it->path()))
+      entries.push_back({dir + "/" + name, iteration});
+  }
+  if (error)
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot list ", dir, ": ",
+                  error.message());
+  std::ranges::sort(entries, {}, &CheckpointEntry::iteration);
+  return entries;
+}
+
+CheckpointPlace ResolveCheckpoint(const std::string& given) {
+  std::string path = given;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found)
+    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path,
+                  " must be a checkpoint's folder, but does not exist");
+  if (error)
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot read ", path, ": ",
+                  error.message());
+  if (fs::is_regular_file(status)) {
+    if (path.ends_with(".safetensors")) return {path, true};
+    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path,
+                  " must be a checkpoint's folder or a .safetensors file");
+  }
+  if (HasManifest(path)) return {path, false};
+  if (fs::exists(path + "/" + kLatestName)) return {FollowLatest(path), false};
+  // A crash between the first checkpoint and its `latest`.
+  const std::vector<CheckpointEntry> entries = ListCheckpoints(path);
+  if (!entries.empty()) return {entries.back().path, false};
+  const bool step = IterationOf(fs::path(path).filename().string()) >= 0;
+  if (!step && fs::exists(path + "/model.safetensors"))
+    return {path + "/model.safetensors", true};
+  TERRACE_THROW(
+      ErrorCode::kData, "[checkpoint] ", path,
+      " holds no complete checkpoint: ",
+      step ? StrCat(kManifestName, " is missing, the save did not finish")
+           : StrCat("there is neither ", kManifestName, " nor ", kLatestName,
+                    " nor a folder step-N with a manifest"));
+}
+
+}  // namespace terrace::zero

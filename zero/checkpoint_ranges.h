@@ -1,0 +1,36 @@
+// Which ranges of which parameters a rank's data file holds, and where a
+// sealed store keeps them: the checkpoint's view of the one partition function.
+//
+// A rank's file has, for each parameter in order of declaration, the part of
+// weight, moment1 and moment2 that lies in the rank's own logical slice, also
+// where the rank holds more; so all stages write the same bytes. Frozen
+// parameters have weights alone. Long parts are cut, so that a reader at
+// another rank count checks and reads little more than it needs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "terrace/zero/checkpoint_manifest.h"
+#include "terrace/zero/layout.h"
+#include "terrace/zero/store_state.h"
+
+namespace terrace::zero {
+
+// Elements of one entry at most; cuts are at its multiples in the parameter.
+inline constexpr int64_t kEntryNumel = int64_t{1} << 18;
+
+// Parameters are numbered as in the layout. A pure function; checksums are 0.
+std::vector<ManifestRange> RangesOf(const Layout& layout, int moments,
+                                    int ranks, int rank);
+
+// Throws kData unless the ranges of each parameter and kind cover it without
+// hole and overlap. `where` stands in the message.
+void CheckCoverage(const Manifest& manifest, const std::string& where);
+
+// The memory of what is stored: master, or working values of a frozen
+// parameter; a moment. Undefined where the segment has none.
+const Piece& StoredPiece(const SegmentState& segment, StateKind kind);
+
+}  // namespace terrace::zero

@@ -1,0 +1,238 @@
+// SaveCheckpoint: every rank its file, then the manifest, then the name.
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "terrace/core/crc32c.h"
+#include "terrace/core/error.h"
+#include "terrace/core/file.h"
+#include "terrace/core/safetensors.h"
+#include "terrace/zero/agreement.h"
+#include "terrace/zero/checkpoint.h"
+#include "terrace/zero/checkpoint_ranges.h"
+
+namespace terrace::zero {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string FileName(int rank) { return StrCat("rank-", rank, ".safetensors"); }
+
+void Remove(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error)
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot remove ", path.string(),
+                  ": ", error.message());
+}
+
+// An empty folder to write into. Leftovers of saves that did not finish go.
+void Prepare(const std::string& dir, const std::string& work) {
+  MakeDirectories(dir);
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(dir, error);
+       !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (name.starts_with("step-") && name.ends_with(".tmp"))
+      leftovers.push_back(it->path());
+  }
+  if (error)
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot list ", dir, ": ",
+                  error.message());
+  for (const fs::path& path : leftovers) Remove(path);
+  MakeDirectories(work);
+}
+
+// Writes this rank's file and fills in the checksums.
+int64_t WriteRankFile(Engine& engine, const std::string& path,
+                      std::vector<ManifestRange>& ranges) {
+  StoreState& state = engine.store().state();
+  std::vector<SafetensorsEntry> entries;
+  for (const ManifestRange& r : ranges)
+    entries.push_back({r.entry, r.dtype, {r.range.numel()}});
+  SafetensorsWriter writer(path, std::move(entries));
+  for (ManifestRange& r : ranges) {
+    const auto id = static_cast<ParamId>(r.parameter);
+    const Piece& piece = StoredPiece(state.segment_of(id), r.kind);
+    TERRACE_DCHECK(piece.defined() && piece.values.dtype() == r.dtype);
+    const std::span<const std::byte> bytes(
+        piece.At(state.layout.param(id).offset + r.range.begin),
+        static_cast<size_t>(r.range.numel() * SizeOf(r.dtype)));
+    r.crc32c = Crc32c(bytes);
+    writer.Write(r.entry, bytes);
+  }
+  writer.Finish();
+  return static_cast<int64_t>(fs::file_size(path));
+}
+
+// What rank 0 must know of the others: the rest it can compute.
+struct RankRecord {
+  int64_t nbytes = 0;
+  std::vector<uint32_t> checksums;
+};
+
+std::vector<RankRecord> ExchangeRecords(
+    Communicator& comm, const RankRecord& mine,
+    const std::vector<std::vector<ManifestRange>>& ranges) {
+  size_t most = 0;
+  for (const auto& r : ranges) most = std::max(most, r.size());
+  std::vector<uint64_t> words(1 + most);
+  words[0] = static_cast<uint64_t>(mine.nbytes);
+  std::ranges::copy(mine.checksums, words.begin() + 1);
+  std::vector<uint64_t> all(words.size() * ranges.size());
+  comm.Exchange({"checkpoint checksums", -1}, std::as_bytes(std::span(words)),
+                std::as_writable_bytes(std::span(all)))
+      .Wait();
+  std::vector<RankRecord> records;
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    const uint64_t* theirs = all.data() + r * words.size();
+    records.push_back({static_cast<int64_t>(theirs[0]),
+                       {theirs + 1, theirs + 1 + ranges[r].size()}});
+  }
+  return records;
+}
+
+Manifest MakeManifest(const Engine& engine, const ParameterStore& store,
+                      const CheckpointExtras& extras,
+                      std::vector<std::vector<ManifestRange>> ranges,
+                      const std::vector<RankRecord>& records) {
+  Manifest manifest;
+  manifest.world_size = static_cast<int>(ranges.size());
+  manifest.working = store.options().working;
+  manifest.counters = engine.counters();
+  manifest.optimizer = store.options().optimizer;
+  manifest.extras = extras;
+  const Layout& layout = store.layout();
+  for (size_t i = 0; i < layout.params().size(); ++i) {
+    const ParamLayout& p = layout.params()[i];
+    ManifestParameter& out = manifest.parameters.emplace_back();
+    out.name = p.spec.name;
+    out.shape = p.spec.shape;
+    out.dtype = p.dtype;
+    out.unit = layout.unit(p.unit).name;
+    out.aliases = p.aliases;
+    out.step = engine.counters().parameter_steps[i];
+    out.trainable = p.spec.trainable;
+    out.group = p.group;
+  }
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    for (size_t i = 0; i < ranges[r].size(); ++i)
+      ranges[r][i].crc32c = records[r].checksums[i];
+    manifest.files.push_back({FileName(static_cast<int>(r)), records[r].nbytes,
+                              std::move(ranges[r])});
+  }
+  return manifest;
+}
+
+// Gives the finished folder its name. One of the same step is replaced: the two
+// are exchanged in one go where the file system can, and the old one removed.
+void Publish(const std::string& dir, const std::string& work,
+             const std::string& folder) {
+  const auto rename_or_throw = [](const std::string& from,
+                                  const std::string& to, unsigned flags) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0)
+      return true;
+    if (flags != 0 && (errno == EINVAL || errno == ENOSYS)) return false;
+    const int error = errno;
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot rename ", from, " to ",
+                  to, ": ", std::generic_category().message(error));
+  };
+  SyncDirectory(work);
+  if (!fs::exists(folder)) {
+    rename_or_throw(work, folder, 0);
+  } else if (rename_or_throw(work, folder, RENAME_EXCHANGE)) {
+    Remove(work);
+  } else {
+    Remove(folder);
+    rename_or_throw(work, folder, 0);
+  }
+  SyncDirectory(dir);
+}
+
+// Older checkpoints beyond `keep`; those of later steps, from before a resume
+// at an earlier one, stay until they are older.
+std::vector<std::string> RemoveOld(const std::string& dir, int64_t iteration,
+                                   int keep) {
+  std::vector<std::string> notices;
+  std::vector<CheckpointEntry> entries = ListCheckpoints(dir);
+  std::erase_if(entries, [&](const CheckpointEntry& entry) {
+    return entry.iteration >= iteration;
+  });
+  const auto others = static_cast<size_t>(keep - 1);
+  for (size_t i = 0; i + others < entries.size(); ++i) {
+    try {
+      // Without its manifest it is no checkpoint, whatever stops the rest.
+      Remove(entries[i].path + "/" + kManifestName);
+      Remove(entries[i].path);
+    } catch (const Error& error) {
+      notices.push_back(error.message());
+    }
+  }
+  return notices;
+}
+
+}  // namespace
+
+SavedCheckpoint SaveCheckpoint(Engine& engine, const std::string& dir,
+                               const CheckpointExtras& extras,
+                               const SaveOptions& options) {
+  ParameterStore& store = engine.store();
+  Communicator& comm = engine.runtime().communicator();
+  TERRACE_CHECK(engine.micro_step() == 0,
+                "[checkpoint] a checkpoint is saved at a boundary, not after ",
+                engine.micro_step(), " of ", engine.micro_steps(),
+                " micro-steps");
+  TERRACE_CHECK(options.keep >= 1,
+                "[checkpoint] at least one checkpoint is kept, got keep = ",
+                options.keep);
+  const int64_t iteration = engine.counters().iteration;
+  const std::string folder = dir + "/" + StepFolderName(iteration);
+  const std::string work = folder + ".tmp";
+  const bool leads = comm.rank() == 0;
+
+  SavedCheckpoint saved;
+  saved.path = folder;
+  RunAgreed(comm, "checkpoint", [&] {
+    if (leads) Prepare(dir, work);
+  });
+  try {
+    std::vector<std::vector<ManifestRange>> ranges;
+    for (int r = 0; r < comm.size(); ++r)
+      ranges.push_back(RangesOf(
+          store.layout(), store.options().optimizer.moments(), comm.size(), r));
+    RankRecord mine;
+    RunAgreed(comm, "checkpoint", [&] {
+      auto& own = ranges[static_cast<size_t>(comm.rank())];
+      mine.nbytes =
+          WriteRankFile(engine, work + "/" + FileName(comm.rank()), own);
+      for (const ManifestRange& r : own) mine.checksums.push_back(r.crc32c);
+    });
+    const std::vector<RankRecord> records = ExchangeRecords(comm, mine, ranges);
+    for (const RankRecord& record : records) saved.nbytes += record.nbytes;
+    RunAgreed(comm, "checkpoint", [&] {
+      if (!leads) return;
+      WriteFileAtomically(
+          work + "/" + kManifestName,
+          ManifestText(
+              MakeManifest(engine, store, extras, std::move(ranges), records)));
+      Publish(dir, work, folder);
+      WriteFileAtomically(dir + "/" + kLatestName,
+                          StepFolderName(iteration) + "\n");
+      saved.notices = RemoveOld(dir, iteration, options.keep);
+    });
+  } catch (...) {
+    std::error_code ignored;  // what led here is the error to report
+    if (leads) fs::remove_all(work, ignored);
+    throw;
+  }
+  return saved;
+}
+
+}  // namespace terrace::zero
