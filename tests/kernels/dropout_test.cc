@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "terrace/tests/support/targets.h"
 #include "terrace/tests/support/tensors.h"
 
 namespace terrace {
@@ -84,6 +85,14 @@ TEST(DropoutTest, WholeEqualsAnySplitBySamples) {
                            whole.Slice(0, cut, 9)));
     }
   }
+}
+
+TEST(DropoutTest, HasTheSameBitsOnEveryInstructionSet) {
+  const Context ctx;
+  const Tensor x = Random(ctx, {3, 1021}, DType::kF32, 7);
+  const Tensor want = Drop(ctx, x, SpecOf(0.4f));
+  support::ForEachTarget(
+      [&] { EXPECT_TRUE(SameBits(Drop(ctx, x, SpecOf(0.4f)), want)); });
 }
 
 TEST(DropoutTest, ThreadsAndAliasingDoNotEnter) {
