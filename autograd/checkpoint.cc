@@ -38,6 +38,8 @@ class RegionNode final : public Node {
         random_(std::move(random)),
         training_(ctx.training()),
         params_(std::move(params)) {
+    for (const Parameter& param : params_)
+      versions_.push_back(param.source()->Version(param.id()));
     for (const Variable& x : inputs) {
       Operand& operand = operands_.emplace_back();
       if (!x.defined()) continue;
@@ -58,6 +60,9 @@ class RegionNode final : public Node {
   void Run(Context& ctx, std::span<const Tensor> grads,
            GradSink& sink) override {
     if (fn_ == nullptr) internal::ThrowReleased(name());
+    // What runs again must be what ran.
+    for (size_t i = 0; i < params_.size(); ++i)
+      CheckUnchanged(params_[i], versions_[i]);
     std::vector<Variable> leaves, outputs;
     {
       const GradModeScope grad(ctx, true);
@@ -102,6 +107,7 @@ class RegionNode final : public Node {
   RandomAddress random_;
   bool training_;
   std::vector<Parameter> params_;
+  std::vector<uint64_t> versions_;  // of params_
   std::vector<Operand> operands_;
 };
 

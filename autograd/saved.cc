@@ -27,11 +27,15 @@ Unpacked SavedTensor::Get(Context& ctx) const {
     return Unpacked(tensor_);
   }
   if (!ref_.param.defined()) return Unpacked();
-  TERRACE_CHECK(ref_.param.source()->Version(ref_.param.id()) == version_,
-                "[backward] saved value was modified: parameter '",
-                ref_.param.name(),
-                "' was updated or edited between forward and backward");
+  CheckUnchanged(ref_.param, version_);
   return AcquireRef(ctx, ref_);
+}
+
+void CheckUnchanged(const Parameter& param, uint64_t version) {
+  TERRACE_CHECK(param.source()->Version(param.id()) == version,
+                "[backward] saved value was modified: parameter '",
+                param.name(),
+                "' was updated or edited between forward and backward");
 }
 
 Unpacked AcquireRef(Context& ctx, const ParamRef& ref) {

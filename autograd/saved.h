@@ -16,16 +16,6 @@
 
 namespace terrace::autograd {
 
-// Where saved activations go between forward and backward. The default (no
-// store in the context) keeps them where they are; zero implements it by tiers.
-class SavedStore {
- public:
-  virtual ~SavedStore() = default;
-  virtual int64_t Put(Context& ctx, const Tensor& tensor) = 0;  // a ticket
-  virtual Tensor Take(Context& ctx, int64_t ticket) = 0;        // once
-  virtual void Drop(int64_t ticket) noexcept = 0;
-};
-
 // A saved value made readable again; pins a parameter while it lives.
 class Unpacked {
  public:
@@ -63,6 +53,10 @@ class SavedTensor {
   ParamRef ref_;
   uint64_t version_ = 0;
 };
+
+// Throws kInvalidArgument "saved value was modified", with the parameter's
+// name, unless its values still have the version that a forward has seen.
+void CheckUnchanged(const Parameter& param, uint64_t version);
 
 // Acquires a parameter reference as a strided tensor over the leased values.
 Unpacked AcquireRef(Context& ctx, const ParamRef& ref);

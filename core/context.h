@@ -23,7 +23,6 @@ namespace terrace {
 class Profiler;
 
 namespace autograd {
-class SavedStore;
 class RegionRecorder;
 }  // namespace autograd
 
@@ -82,8 +81,6 @@ class Context {
 
   // Null when off.
   Profiler* profiler = nullptr;
-  // Where saved activations go; null keeps them where they are.
-  autograd::SavedStore* saved_store = nullptr;
   // The recompute region whose forward is running, if any.
   autograd::RegionRecorder* recorder = nullptr;
 

@@ -16,7 +16,7 @@ struct LayerNormForwardArgs {
   ConstView x, gamma, beta;
   MutView y;
   MutView mean, rstd;  // undefined: not kept
-  float eps = 1e-5f;
+  double eps = 1e-5;
 };
 void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args);
 

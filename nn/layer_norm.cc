@@ -7,7 +7,7 @@ namespace terrace::nn {
 
 LayerNorm::LayerNorm(const Scope& parent, std::string_view name, int64_t width,
                      const LayerNormOptions& options)
-    : eps_(static_cast<float>(options.eps)) {
+    : eps_(options.eps) {
   const Scope scope = parent.Child(name);
   TERRACE_CHECK(width > 0 && eps_ > 0, "[layer_norm] width and eps of '",
                 scope.path(), "' must be positive, got ", width, " and ",

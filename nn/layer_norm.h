@@ -33,7 +33,7 @@ class LayerNorm {
 
  private:
   autograd::Parameter weight_, bias_;
-  float eps_;
+  double eps_;
 };
 
 }  // namespace terrace::nn

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "terrace/core/error.h"
+#include "terrace/core/profiler.h"
 #include "terrace/kernels/grad_norm.h"
 
 namespace terrace::zero {
@@ -56,7 +57,10 @@ BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input) {
     mine[sizeof record + i] = std::byte{input.touched[i]};
   const auto ranks = static_cast<size_t>(state.comm.size());
   std::vector<std::byte> all(mine.size() * ranks);
-  state.comm.Exchange({"boundary", -1}, mine, all).Wait();
+  const Event exchanged = state.comm.Exchange({"boundary", -1}, mine, all);
+  const double begin = NowSeconds();
+  exchanged.Wait();
+  state.boundary_wait_seconds += NowSeconds() - begin;
 
   BoundaryResult result;
   result.touched.assign(params, false);

@@ -130,6 +130,12 @@ uint64_t HashBytes(RngKey key, const std::byte* data, int64_t nbytes) {
 void ParameterStore::Read(StateKind kind, std::string_view pattern,
                           FunctionRef<void(const NamedTensor&)> fn) {
   CheckSealed("read");
+  if (kind == StateKind::kGradient) {
+    TERRACE_CHECK(reducer_->micro_steps_done() == state_->options.micro_steps,
+                  "[read] gradients are there after the window's last Backward "
+                  "and before its Step");
+    reducer_->Await();  // what is still on its way
+  }
   for (ParamId id : Select(state_->layout, pattern)) {
     const ParamLayout& p = state_->layout.param(id);
     const SegmentState& segment = state_->segment_of(id);

@@ -1,5 +1,7 @@
 #include "terrace/zero/engine.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "terrace/autograd/backward.h"
@@ -76,7 +78,7 @@ void Engine::Backward(const autograd::WeightedLoss& loss,
       loss.weight.defined() ? ScalarOf(loss.weight, "the weight") : 1;
   if (nominal_weight_ == 0) {
     const double nominal = loss.nominal_weight > 0 ? loss.nominal_weight : 1;
-    nominal_weight_ = nominal * micro_steps() * runtime_.size();
+    nominal_weight_ = nominal * micro_steps() * store_.state().mesh.data;
   }
   Tensor seed = context_.Empty(loss.sum.shape(), loss.sum.dtype());
   kernels::Fill(context_, seed.mut(), 1 / nominal_weight_);
@@ -125,8 +127,8 @@ std::optional<StepResult> Engine::Step() {
     ++counters_.applied_steps;
   }
   ++counters_.iteration;
-  counters_.samples +=
-      int64_t{runtime_.size()} * micro_steps() * store_.options().micro_batch;
+  counters_.samples += int64_t{store_.state().mesh.data} * micro_steps() *
+                       store_.options().micro_batch;
   result.iteration = counters_.iteration;
   result.applied_steps = counters_.applied_steps;
   reducer.ClearWindow();
@@ -137,18 +139,45 @@ std::optional<StepResult> Engine::Step() {
   return result;
 }
 
-std::vector<double> Engine::Reduce(const std::vector<double>& values) {
-  const auto ranks = static_cast<size_t>(runtime_.size());
-  std::vector<double> all(values.size() * ranks);
+std::vector<double> Engine::ExchangeMetrics(const std::vector<double>& values) {
+  std::vector<double> all(values.size() * static_cast<size_t>(runtime_.size()));
   runtime_.communicator()
       .Exchange({"metric", -1}, std::as_bytes(std::span(values)),
                 std::as_writable_bytes(std::span(all)))
       .Wait();
+  return all;
+}
+
+std::vector<double> Engine::Reduce(const std::vector<double>& values) {
+  const std::vector<double> all = ExchangeMetrics(values);
   std::vector<double> sums(all.begin(),
                            all.begin() + static_cast<ptrdiff_t>(values.size()));
   for (size_t i = values.size(); i < all.size(); ++i)
     sums[i % values.size()] += all[i];
   return sums;
+}
+
+std::vector<double> Engine::ReduceMax(const std::vector<double>& values) {
+  const std::vector<double> all = ExchangeMetrics(values);
+  std::vector<double> most(all.begin(),
+                           all.begin() + static_cast<ptrdiff_t>(values.size()));
+  for (size_t i = values.size(); i < all.size(); ++i)
+    most[i % values.size()] = std::max(most[i % values.size()], all[i]);
+  return most;
+}
+
+CommunicationStats Engine::communication() const {
+  CommunicationStats out;
+  const auto by_op = runtime_.communicator().Stats();
+  for (size_t i = 0; i < by_op.size(); ++i) {
+    out.ops.push_back({std::string(Name(static_cast<CollectiveOp>(i))),
+                       by_op[i].calls, by_op[i].nbytes});
+    out.busy_s += by_op[i].busy_seconds;
+  }
+  const StoreStats stats = store_.stats();
+  out.exposed_s = stats.gather_wait_seconds + stats.reduce_wait_seconds +
+                  store_.state().boundary_wait_seconds;
+  return out;
 }
 
 double Engine::Reduce(double value) {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "terrace/autograd/loss.h"
@@ -44,6 +45,18 @@ struct StepResult {
   bool stop_requested = false;  // by any rank: all save at the same step
 };
 
+// What this rank communicated since it began.
+struct CommunicationStats {
+  struct Op {
+    std::string name;  // "all_gather", ...
+    int64_t calls = 0;
+    int64_t nbytes = 0;  // sent by this rank
+  };
+  std::vector<Op> ops;   // all of them, the same order on every rank
+  double busy_s = 0;     // in the communication thread
+  double exposed_s = 0;  // the walk waiting for it
+};
+
 struct BackwardCall {
   bool last = true;  // false: more losses of the same micro-step follow
 };
@@ -68,6 +81,11 @@ class Engine {
   // Sum over ranks, in rank order. Collective.
   double Reduce(double value);
   std::vector<double> Reduce(const std::vector<double>& values);
+  // The greatest of each value over ranks. Collective.
+  std::vector<double> ReduceMax(const std::vector<double>& values);
+
+  // Call between steps.
+  CommunicationStats communication() const;
 
   const Counters& counters() const { return counters_; }
   // For resuming; at a boundary.
@@ -79,6 +97,8 @@ class Engine {
   }
 
  private:
+  // Every rank's values, in rank order.
+  std::vector<double> ExchangeMetrics(const std::vector<double>& values);
   void Address();  // where the next micro-step draws its randomness
 
   Runtime& runtime_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "terrace/core/error.h"
 #include "terrace/core/profiler.h"
 #include "terrace/zero/memory_model.h"
 
@@ -33,7 +34,7 @@ Gatherer::Gatherer(StoreState& state)
 
 void Gatherer::ReserveSlots() {
   const std::vector<int64_t> sizes =
-      SlotBytes(state_.layout, state_.options, state_.comm.size());
+      SlotBytes(state_.layout, state_.options, state_.mesh.shard);
   for (int64_t size : sizes) {
     slots_.push_back(
         {state_.ctx.Empty({size}, DType::kU8, MemoryTag::kGathered), -1,
@@ -61,7 +62,7 @@ int Gatherer::DemandSlot(UnitId id) {
   if (const int slot = FreeSlot(id, false); slot >= 0) return slot;
   for (const Slot& slot : slots_) {
     const UnitId holder = slot.holder;
-    if (holder == id || unit(holder).pins > 0 ||
+    if (holder < 0 || unit(holder).pins > 0 ||
         slot.bytes.nbytes() < unit(id).gathered_nbytes)
       continue;
     AwaitReady(holder);
@@ -93,8 +94,8 @@ void Gatherer::Start(UnitId id, int slot) {
   const std::string& name = state_.layout.unit(id).name;
   residency(id) = {
       Where::kInFlight, slot,
-      state_.comm.AllGather({"gather " + name, id}, std::move(segments)),
-      false};
+      state_.comm.AllGather({"gather " + name, id}, std::move(segments)), false,
+      u.version};
   ++stats_.gathers;
   stats_.gathered_now_nbytes += u.gathered_nbytes;
   stats_.gathered_peak_nbytes =
@@ -167,8 +168,19 @@ void Gatherer::Prefetch() {
   }
 }
 
+void Gatherer::DropStale(UnitId id) {
+  const Residency& r = residency(id);
+  if (r.where == Where::kAway || r.version == unit(id).version) return;
+  TERRACE_CHECK(unit(id).pins == 0, "[store] unit '",
+                state_.layout.unit(id).name,
+                "' must not be in use while its weights change");
+  AwaitReady(id);
+  Release(id);
+}
+
 void Gatherer::Acquire(UnitId id) {
   if (!unit(id).gathers) return;
+  DropStale(id);
   if (id != current_) {
     current_ = id;
     plan().Visit(id);
@@ -198,6 +210,8 @@ void Gatherer::EndPass() {
     AwaitReady(id);
     Release(id);
   }
+  while (!slots_.empty() && slots_.back().extra && slots_.back().holder < 0)
+    slots_.pop_back();
 }
 
 uint64_t Gatherer::PlanHash() const {

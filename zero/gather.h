@@ -46,6 +46,7 @@ class Gatherer {
     int slot = -1;
     Event ready;
     bool visited = false;  // used since it was gathered
+    uint64_t version = 0;  // of the values that were gathered
   };
   struct Slot {
     Tensor bytes;
@@ -61,6 +62,8 @@ class Gatherer {
   int DemandSlot(UnitId id);
   void Start(UnitId id, int slot);
   void AwaitReady(UnitId id);
+  // Lets go of values that were written since they were gathered.
+  void DropStale(UnitId id);
   void Release(UnitId id);
   void ReleaseIdle();
   bool UsedAgainSoon(UnitId id) const;

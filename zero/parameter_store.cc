@@ -69,6 +69,7 @@ void ParameterStore::Seal() {
   TERRACE_CHECK(!infos_.empty(),
                 "[store] a model must declare parameters before it is sealed");
   CheckDeclarations(*state_);
+  CheckBudget(*state_);
   AllocateStates(*state_);
   gatherer_ = std::make_unique<Gatherer>(*state_);
   gatherer_->ReserveSlots();

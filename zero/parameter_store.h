@@ -42,7 +42,8 @@ inline constexpr int kPhases = 4;
 enum class StateKind : uint8_t {
   kWeight,    // the master (the truth); working values where none is kept
   kWorking,   // the working copy
-  kGradient,  // reduced, at the boundary before Step clears it
+  kGradient,  // reduced, after the window's last Backward and before its Step:
+              // of the loss sum over the nominal weight of the window
   kMoment1,
   kMoment2,
 };
@@ -154,6 +155,7 @@ class ParameterStore final : public autograd::ParameterSource {
 
   // For the engine, the update and the checkpoint.
   StoreState& state() { return *state_; }
+  const StoreState& state() const { return *state_; }
   Reducer& reducer() { return *reducer_; }
   Gatherer& gatherer() { return *gatherer_; }
 

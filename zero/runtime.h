@@ -47,7 +47,9 @@ class Runtime {
   int rank() const { return comm_->rank(); }
   int size() const { return comm_->size(); }
   Context& context() { return context_; }
+  const Context& context() const { return context_; }
   ParameterStore& store() { return *store_; }
+  const ParameterStore& store() const { return *store_; }
   Communicator& communicator() { return *comm_; }
   const EngineConfig& config() const { return options_.config; }
   const LaunchOptions& options() const { return options_; }

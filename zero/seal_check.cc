@@ -1,6 +1,8 @@
 #include "terrace/zero/seal_check.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,32 @@ uint64_t ParamHash(const Layout& layout, size_t index) {
   return key.bits();
 }
 
+// What one rank declared at a place, in words.
+std::string Describe(const Layout& layout, size_t index) {
+  if (index >= layout.params().size()) return "nothing";
+  const ParamLayout& p = layout.params()[index];
+  std::string text = StrCat("'", p.spec.name, "' ", p.spec.shape, " ", p.dtype,
+                            p.spec.trainable ? "" : " frozen", " in unit '",
+                            layout.unit(p.unit).name, "'");
+  for (const std::string& alias : p.aliases)
+    text += StrCat(" tied to '", alias, "'");
+  return text;
+}
+
+std::vector<std::string> ExchangeTexts(Communicator& comm,
+                                       const std::string& mine) {
+  std::array<char, 256> text{};  // ends with a zero
+  mine.copy(text.data(), text.size() - 1);
+  std::vector<char> all(text.size() * static_cast<size_t>(comm.size()));
+  comm.Exchange({"declarations in words", -1}, std::as_bytes(std::span(text)),
+                std::as_writable_bytes(std::span(all)))
+      .Wait();
+  std::vector<std::string> texts;
+  for (size_t at = 0; at < all.size(); at += text.size())
+    texts.emplace_back(&all[at]);
+  return texts;
+}
+
 }  // namespace
 
 void CheckDeclarations(StoreState& state) {
@@ -49,17 +77,13 @@ void CheckDeclarations(StoreState& state) {
       ExchangeWords(state.comm, "declarations of parameters", hashes);
   size_t first = 0;
   while (first < least && each[first] == each[other * least + first]) ++first;
-  const auto mine =
-      first < layout.params().size()
-          ? StrCat("'", layout.params()[first].spec.name, "' ",
-                   layout.params()[first].spec.shape, " in unit '",
-                   layout.unit(layout.params()[first].unit).name, "'")
-          : std::string("nothing");
+  const std::vector<std::string> texts =
+      ExchangeTexts(state.comm, Describe(layout, first));
   TERRACE_THROW(
       ErrorCode::kCommunication, "[store] ranks 0 and ", other,
       " declared different models: the first difference is parameter ", first,
-      ", which is ", mine, " on rank ", state.comm.rank(),
-      "; every rank must build the same model");
+      ", which is ", texts[0], " on rank 0 and ", texts[other], " on rank ",
+      other, "; every rank must build the same model");
 }
 
 void CheckEqual(Communicator& comm, std::string_view what, uint64_t value) {

@@ -1,7 +1,9 @@
 #include "terrace/zero/store_state.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "terrace/core/error.h"
 #include "terrace/zero/memory_model.h"
 
 namespace terrace::zero {
@@ -45,8 +47,28 @@ void AllocateSegment(StoreState& state, const UnitState& unit,
 
 }  // namespace
 
+void CheckBudget(const StoreState& state) {
+  const MemoryReport report = state.ctx.device_arena().Report();
+  if (report.budget_nbytes == 0) return;
+  const StateBytes bytes =
+      BytesAtRest(state.layout, state.options, state.mesh.shard);
+  const int64_t need = report.total.now - report[MemoryTag::kCache].now +
+                       bytes.states() + bytes.gathered;
+  if (need <= report.budget_nbytes) return;
+  const UnitLayout& largest =
+      *std::ranges::max_element(state.layout.units(), {}, &UnitLayout::numel);
+  TERRACE_THROW(ErrorCode::kOutOfMemory, "[store] the device budget of ",
+                report.budget_nbytes,
+                " bytes does not hold the model: at least ", need,
+                " bytes are needed before the first activation (parameters ",
+                bytes.parameter, ", gradients ", bytes.gradient, ", optimizer ",
+                bytes.optimizer, ", slots of gathered units ", bytes.gathered,
+                "); the largest unit is '", largest.name, "' with ",
+                largest.numel(), " elements");
+}
+
 void AllocateStates(StoreState& state) {
-  const int shards = state.comm.size();
+  const int shards = state.mesh.shard;
   const int rank = state.comm.rank();
   for (const UnitLayout& layout : state.layout.units()) {
     UnitState& unit = state.units.emplace_back();

@@ -11,6 +11,7 @@
 #include "terrace/core/tensor.h"
 #include "terrace/zero/comm.h"
 #include "terrace/zero/layout.h"
+#include "terrace/zero/mesh.h"
 #include "terrace/zero/partition.h"
 #include "terrace/zero/store_options.h"
 
@@ -58,13 +59,17 @@ struct UnitState {
 };
 
 struct StoreState {
-  StoreState(Context& ctx, Communicator& comm) : ctx(ctx), comm(comm) {}
+  StoreState(Context& ctx, Communicator& comm)
+      : ctx(ctx), comm(comm), mesh(Mesh::OfWorld(comm.size())) {}
 
   Context& ctx;
   Communicator& comm;
+  Mesh mesh;
   StoreOptions options;
   Layout layout;
   std::vector<UnitState> units;
+  // The walk waiting at boundaries: for the exchange and for new weights.
+  double boundary_wait_seconds = 0;
 
   SegmentState& segment_of(ParamId id) {
     const ParamLayout& p = layout.param(id);
@@ -75,6 +80,10 @@ struct StoreState {
     return units[static_cast<size_t>(layout.param(id).unit)];
   }
 };
+
+// Throws kOutOfMemory, with the least budget and the largest unit, where the
+// device budget does not hold the model at rest.
+void CheckBudget(const StoreState& state);
 
 // Allocates and zeroes every home, as the options say. Model-state bytes at
 // rest are exactly what this allocates.

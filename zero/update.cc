@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "terrace/core/profiler.h"
 #include "terrace/kernels/optimizer_update.h"
 
 namespace terrace::zero {
@@ -90,7 +91,9 @@ void UpdateParameters(StoreState& state, const std::vector<bool>& touched,
           {"gather weights " + layout.name, static_cast<UnitId>(u)},
           std::move(gathers)));
   }
+  const double begin = NowSeconds();
   for (const Event& event : gathered) event.Wait();
+  state.boundary_wait_seconds += NowSeconds() - begin;
 }
 
 }  // namespace terrace::zero

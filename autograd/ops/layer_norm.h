@@ -2,7 +2,7 @@
 //
 //   y = (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta
 //
-//   Variable y = LayerNorm(ctx, x, gamma, beta, {.eps = 1e-5f});
+//   Variable y = LayerNorm(ctx, x, gamma, beta, {.eps = 1e-5});
 //
 // x [..., C]; gamma, beta [C] of x's dtype or f32. Statistics in float (double
 // for f64). Throws kInvalidArgument on other shapes and unless eps > 0.
@@ -15,7 +15,7 @@ namespace terrace::autograd {
 struct LayerNormOp {
   static constexpr const char* kName = "layer_norm";
   struct Attrs {
-    float eps = 1e-5f;
+    double eps = 1e-5;
   };
   struct Saved {
     SavedTensor x, gamma;

@@ -1,0 +1,20 @@
+// What came of options that depend on the model: noted in the resolved
+// configuration, where whoever set one can read what it did.
+//
+//   zero::ResolvedConfig resolved = run.Resolve(config);
+//   zero::ReportEffects(rt.store(), "deepspeed.", &resolved);
+//   // reduce_bucket_size: 7 -> "pieces of at most 64 elements"
+#pragma once
+
+#include <string_view>
+
+#include "terrace/zero/config/resolved_config.h"
+#include "terrace/zero/parameter_store.h"
+
+namespace terrace::zero {
+
+// `prefix` stands before the engine's keys in `resolved`. After Seal.
+void ReportEffects(const ParameterStore& store, std::string_view prefix,
+                   ResolvedConfig* resolved);
+
+}  // namespace terrace::zero
