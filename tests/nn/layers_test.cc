@@ -146,9 +146,8 @@ TEST(LayerNormTest, IsItsFormula) {
       for (size_t c = 0; c < 4; ++c)
         var += (xs[r * 4 + c] - mean) * (xs[r * 4 + c] - mean) / 4;
       for (size_t c = 0; c < 4; ++c)
-        want.push_back((xs[r * 4 + c] - mean) /
-                           std::sqrt(var + static_cast<float>(1e-3)) * gain[c] +
-                       bias[c]);
+        want.push_back(
+            (xs[r * 4 + c] - mean) / std::sqrt(var + 1e-3) * gain[c] + bias[c]);
     }
     EXPECT_LE(
         RelativeError(Doubles(ln(ctx, Variable(ctx, x)).value().view()), want),
