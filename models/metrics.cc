@@ -1,0 +1,177 @@
+#include "terrace/models/metrics.h"
+
+#include <algorithm>
+#include <charconv>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "terrace/core/json_writer.h"
+#include "terrace/core/profiler.h"
+
+namespace terrace::models {
+namespace {
+
+// Losses and norms are printed as floats are: nine digits tell all apart.
+void FloatField(JsonWriter& json, std::string_view key, double value) {
+  json.Key(key).Double(static_cast<double>(static_cast<float>(value)), 9);
+}
+
+void Seconds(JsonWriter& json, std::string_view key, double value) {
+  json.Key(key).Double(value, 6);
+}
+
+void WriteMemory(JsonWriter& json, const MemoryReport& report) {
+  json.Key(Name(report.tier)).BeginObject();
+  for (int i = 0; i < kMemoryTags; ++i) {
+    const auto tag = static_cast<MemoryTag>(i);
+    json.Key(Name(tag)).BeginObject();
+    json.Field("now", report[tag].now).Field("peak", report[tag].peak);
+    json.EndObject();
+  }
+  json.EndObject();
+}
+
+// All that is agreed on by its maximum, as one vector and back.
+class MaximumFields {
+ public:
+  void Add(double& value) { fields_.push_back(&value); }
+  void Add(int64_t& value) { counts_.push_back(&value); }
+  void Add(MemoryReport& report) {
+    for (Gauge& gauge : report.tags) Add(gauge);
+    Add(report.total);
+  }
+  void Agree(zero::Engine& engine) {
+    std::vector<double> values;
+    for (const double* field : fields_) values.push_back(*field);
+    // Byte counts stay below 2^53.
+    for (const int64_t* count : counts_)
+      values.push_back(static_cast<double>(*count));
+    const std::vector<double> most = engine.ReduceMax(values);
+    for (size_t i = 0; i < fields_.size(); ++i) *fields_[i] = most[i];
+    for (size_t i = 0; i < counts_.size(); ++i)
+      *counts_[i] = static_cast<int64_t>(most[fields_.size() + i]);
+  }
+
+ private:
+  void Add(Gauge& gauge) {
+    Add(gauge.now);
+    Add(gauge.peak);
+  }
+
+  std::vector<double*> fields_;
+  std::vector<int64_t*> counts_;
+};
+
+void Derive(StepMetrics& m, int64_t samples) {
+  if (m.step_time_s <= 0) return;
+  m.samples_per_s = static_cast<double>(samples) / m.step_time_s;
+  m.comm_fraction = m.comm_exposed_s / m.step_time_s;
+}
+
+// The step of a line, or -1.
+int64_t StepOf(std::string_view line) {
+  constexpr std::string_view kStart = "{\"step\":";
+  if (!line.starts_with(kStart)) return -1;
+  line.remove_prefix(kStart.size());
+  int64_t step = -1;
+  std::from_chars(line.data(), line.data() + line.size(), step);
+  return step;
+}
+
+}  // namespace
+
+std::string ToJson(const StepMetrics& m) {
+  JsonWriter json;
+  json.BeginObject();
+  json.Field("step", m.step.iteration);
+  json.Field("applied_steps", m.step.applied_steps);
+  FloatField(json, "loss", m.step.loss);
+  json.Field("lr", m.step.lr);
+  FloatField(json, "grad_norm", m.step.grad_norm);
+  FloatField(json, "grad_norm_clipped", m.step.grad_norm_clipped);
+  json.Field("loss_scale", m.step.loss_scale);
+  json.Field("skipped", m.step.skipped);
+  json.Field("tokens", static_cast<int64_t>(m.tokens));
+  Seconds(json, "samples_per_s", m.samples_per_s);
+  Seconds(json, "step_time_s", m.step_time_s);
+  Seconds(json, "comm_time_s", m.comm_time_s);
+  Seconds(json, "comm_exposed_s", m.comm_exposed_s);
+  Seconds(json, "comm_fraction", m.comm_fraction);
+  Seconds(json, "io_time_s", m.io_time_s);
+  json.Key("comm_bytes").BeginObject();
+  for (const StepMetrics::Bytes& op : m.comm_bytes)
+    json.Field(op.name, op.nbytes);
+  json.EndObject();
+  json.Key("io_bytes").BeginObject().EndObject();
+  json.Key("memory").BeginObject();
+  for (const MemoryReport& report : m.memory) WriteMemory(json, report);
+  json.EndObject();
+  json.EndObject();
+  return std::move(json).Text();
+}
+
+void StepMeter::Begin() {
+  before_ = engine_.communication();
+  begin_s_ = NowSeconds();
+}
+
+StepMetrics StepMeter::End(const zero::StepResult& result) {
+  StepMetrics m;
+  m.step_time_s = NowSeconds() - begin_s_;
+  const zero::CommunicationStats after = engine_.communication();
+  m.step = result;
+  m.tokens = result.weight;
+  m.comm_time_s = after.busy_s - before_.busy_s;
+  m.comm_exposed_s = after.exposed_s - before_.exposed_s;
+  for (size_t i = 0; i < after.ops.size(); ++i)
+    m.comm_bytes.push_back(
+        {after.ops[i].name, after.ops[i].nbytes - before_.ops[i].nbytes});
+  const Context& ctx = engine_.context();
+  m.memory = {ctx.device_arena().Report(), ctx.host_arena().Report()};
+  const zero::StoreOptions& options = engine_.store().options();
+  const int64_t samples = int64_t{engine_.runtime().size()} *
+                          options.micro_steps * options.micro_batch;
+  own_ = m;
+  Derive(own_, samples);
+
+  MaximumFields most;
+  for (double* field : {&m.step_time_s, &m.comm_time_s, &m.comm_exposed_s})
+    most.Add(*field);
+  for (StepMetrics::Bytes& op : m.comm_bytes) most.Add(op.nbytes);
+  for (MemoryReport& report : m.memory) most.Add(report);
+  most.Agree(engine_);
+  Derive(m, samples);
+  return m;
+}
+
+MetricsFile::MetricsFile(const std::string& path, int64_t keep_until)
+    : file_(File::OpenWrite(path)) {
+  const std::string text = ReadFile(path);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;
+    const int64_t step =
+        StepOf(std::string_view(text).substr(begin, end - begin));
+    if (step < 0 || step > keep_until) break;
+    begin = end + 1;
+    nbytes_ = static_cast<int64_t>(begin);
+  }
+  file_.Resize(nbytes_);
+}
+
+void MetricsFile::Append(const std::string& line) {
+  const std::string text = line + "\n";
+  file_.WriteAt(nbytes_, std::as_bytes(std::span(text)));
+  nbytes_ += static_cast<int64_t>(text.size());
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half]
+                                : (values[half - 1] + values[half]) / 2;
+}
+
+}  // namespace terrace::models

@@ -1,0 +1,81 @@
+// What a step cost: measured on each rank, agreed on, and written as one line
+// of metrics.jsonl.
+//
+//   StepMeter meter(engine);
+//   meter.Begin();
+//   ... backward, step ...
+//   StepMetrics metrics = meter.End(result);      // collective
+//   MetricsFile file("runs/a/metrics.jsonl", /*keep_until=*/0);
+//   file.Append(ToJson(metrics));
+//
+// Times and memory are the greatest of all ranks, tokens and samples those of
+// all ranks together, bytes sent those of the rank that sent most. The meter
+// belongs to its rank; its own exchange counts in no line.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "terrace/core/file.h"
+#include "terrace/core/memory.h"
+#include "terrace/zero/engine.h"
+
+namespace terrace::models {
+
+struct StepMetrics {
+  zero::StepResult step;
+  double tokens = 0;  // of this step: what the loss is a mean over
+  double samples_per_s = 0;
+  double step_time_s = 0;
+  double comm_time_s = 0;     // the communication thread at work
+  double comm_exposed_s = 0;  // of that, what computation waited for
+  double comm_fraction = 0;   // exposed / step time
+  double io_time_s = 0;
+  struct Bytes {
+    std::string name;
+    int64_t nbytes = 0;
+  };
+  std::vector<Bytes> comm_bytes;     // by operation
+  std::vector<MemoryReport> memory;  // device and host; peaks since the start
+};
+
+// One line, without its end.
+std::string ToJson(const StepMetrics& metrics);
+
+class StepMeter {
+ public:
+  explicit StepMeter(zero::Engine& engine) : engine_(engine) {}
+
+  void Begin();
+  StepMetrics End(const zero::StepResult& result);
+  // The numbers of the last step as this rank saw them: not collective.
+  const StepMetrics& own() const { return own_; }
+
+ private:
+  zero::Engine& engine_;
+  double begin_s_ = 0;
+  zero::CommunicationStats before_;
+  StepMetrics own_;
+};
+
+// A file of lines that begin {"step":N, growing by one a step.
+class MetricsFile {
+ public:
+  // Of what the file holds already, whole lines up to step `keep_until` stay:
+  // a resumed run writes the steps after its checkpoint again.
+  MetricsFile(const std::string& path, int64_t keep_until);
+  void Append(const std::string& line);
+  const std::string& path() const { return file_.path(); }
+
+ private:
+  File file_;
+  int64_t nbytes_ = 0;
+};
+
+// The middle value; of an even number of values, the mean of the two.
+double Median(std::vector<double> values);
+
+}  // namespace terrace::models

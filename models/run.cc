@@ -1,0 +1,211 @@
+#include "terrace/models/run.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "terrace/core/error.h"
+#include "terrace/core/file.h"
+#include "terrace/core/json_writer.h"
+#include "terrace/models/generate.h"
+#include "terrace/models/registry.h"
+#include "terrace/models/saved_model.h"
+#include "terrace/zero/checkpoint_manifest.h"
+#include "terrace/zero/effects.h"
+#include "terrace/zero/environment.h"
+
+namespace terrace::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kMetricsFile[] = "metrics.jsonl";
+
+std::string AbsolutePath(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
+bool HoldsRun(const std::string& out) {
+  std::error_code none;
+  return fs::exists(fs::path(out) / kMetricsFile, none) ||
+         !zero::ListCheckpoints(out + "/" + kCheckpointFolder).empty();
+}
+
+// What a checkpoint must say of its data for `terrace eval` to find it again.
+std::string DataJson(const zero::DataConfig& data, int64_t sequence_length,
+                     uint64_t seed) {
+  JsonWriter json;
+  json.BeginObject();
+  for (const auto& [key, paths] : {std::pair("train", &data.train),
+                                   std::pair("validation", &data.validation)}) {
+    json.Key(key).BeginArray();
+    for (const std::string& path : *paths) json.String(AbsolutePath(path));
+    json.EndArray();
+  }
+  json.Field("sequence_length", sequence_length);
+  json.Field("seed", seed);
+  json.EndObject();
+  return std::move(json).Text();
+}
+
+std::string WriteSample(zero::Engine& engine, const Model& model,
+                        const Tokenizer& tokenizer, const RunRequest& request) {
+  const auto* causal = dynamic_cast<const CausalModel*>(&model);
+  if (causal == nullptr || request.sample_tokens == 0) return "";
+  TextStream text(tokenizer);
+  const int32_t start = tokenizer.end_of_text();
+  std::string sample;
+  const zero::EvalScope scope(engine, zero::Phase::kDecode);
+  Generate(engine.context(), *causal, {&start, 1},
+           {.max_tokens = request.sample_tokens,
+            .sampler = request.sampler,
+            .vocabulary = tokenizer.vocab_size()},
+           [&](int32_t id) {
+             sample += text.Push(id);
+             return true;
+           });
+  return sample + text.Finish();
+}
+
+}  // namespace
+
+ModelFacts DescribeModel(const zero::JsonNode& node) {
+  ModelFacts facts;
+  zero::FirstFailure failure;
+  zero::LaunchOptions options;
+  options.threads = 1;
+  zero::Launch(
+      options,
+      [&](zero::Runtime& rt) {
+        const std::unique_ptr<Model> model =
+            MakeModel(nn::Scope(rt.store()), node);
+        facts = {std::string(model->model_type()), model->vocab_size(),
+                 model->context_length(), rt.store().ParameterCount()};
+      },
+      &failure);
+  if (failure.failed) TERRACE_THROW(failure.code, failure.message);
+  return facts;
+}
+
+TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
+    : file_(std::move(file)), request_(std::move(request)) {
+  const zero::TrainingConfig& training = file_.training;
+  launch_.ranks = training.ranks;
+  launch_.threads = static_cast<int>(training.threads.value_or(0));
+  launch_.seed = training.seed;
+  launch_.config = file_.ReadEngine(training.ranks);
+  if (training.device != zero::RunDevice::kCpu)
+    TERRACE_THROW(ErrorCode::kConfig,
+                  "[config] training.device must be cpu: this build trains on "
+                  "the CPU alone, got cuda");
+  if (file_.model_is_folder)
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ", file_.model.Where(),
+                  ": model must be an object or a preset's name, got the "
+                  "folder ",
+                  file_.model.text);
+  model_ = DescribeModel(file_.model);
+  tokenizer_ = MakeTokenizer(file_.data.tokenizer);
+  CheckVocabulary(*tokenizer_, model_.vocab_size);
+  const int64_t sequence_length =
+      file_.data.sequence_length.value_or(model_.context_length);
+  if (sequence_length > model_.context_length)
+    TERRACE_THROW(ErrorCode::kConfig,
+                  "[config] data.sequence_length must be at most the model's "
+                  "context of ",
+                  model_.context_length, ", got ", sequence_length);
+  CheckOutput();
+  data_ = LoadTextData({.train = file_.data.train,
+                        .validation = file_.data.validation,
+                        .base = "",
+                        .sequence_length = sequence_length,
+                        .seed = training.seed},
+                       *tokenizer_);
+  // Its faults are those of one path, not of a rank.
+  if (!request_.resume_from.empty())
+    zero::ResolveCheckpoint(CheckpointPath(request_.resume_from));
+  MakeDirectories(out());
+  // What a folder allows, only a file in it can tell.
+  const std::string probe = StrCat(out(), "/.probe.", ::getpid());
+  File::Create(probe).Close();
+  ::unlink(probe.c_str());
+}
+
+void TrainingRun::CheckOutput() const {
+  if (request_.resume || !HoldsRun(out())) return;
+  TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
+                " holds a run: go on with it by --resume, choose another "
+                "folder by --out, or remove it");
+}
+
+zero::CheckpointExtras TrainingRun::Extras(
+    zero::Runtime& rt, const zero::ResolvedConfig& resolved) const {
+  zero::CheckpointExtras extras;
+  extras.config_resolved_json = resolved.ToJson();
+  extras.model_json = zero::ToJsonText(file_.model);
+  extras.dataset_fingerprint = StrCat(data_.fingerprint);
+  extras.numeric_environment = zero::NumericEnvironment(rt);
+  extras.seed = file_.training.seed;
+  extras.more["tokenizer"] = file_.data.tokenizer;
+  extras.more["data"] =
+      DataJson(file_.data, data_.train.sequence_length(), file_.training.seed);
+  return extras;
+}
+
+void TrainingRun::Resume(zero::Engine& engine,
+                         const zero::CheckpointExtras& extras,
+                         const RunEvents& events) const {
+  std::string from = CheckpointPath(request_.resume_from);
+  if (from.empty()) {
+    from = out() + "/" + kCheckpointFolder;
+    if (zero::ListCheckpoints(from).empty()) return;  // begins anew
+  }
+  const zero::LoadedCheckpoint loaded = zero::LoadCheckpoint(engine, from);
+  if (engine.runtime().rank() != 0 || !events.on_notice) return;
+  for (const std::string& notice : loaded.notices) events.on_notice(notice);
+  if (loaded.extras.dataset_fingerprint != extras.dataset_fingerprint)
+    events.on_notice("the text is not that of " + loaded.path +
+                     ": its samples are counted on, in another order");
+  if (loaded.extras.seed != extras.seed)
+    events.on_notice(StrCat("the seed was ", loaded.extras.seed, " and is now ",
+                            extras.seed));
+  if (loaded.extras.numeric_environment != extras.numeric_environment)
+    events.on_notice("another numeric environment than that of " + loaded.path +
+                     ": the run continues within rounding, not bit for bit");
+}
+
+RunOutcome TrainingRun::Train(zero::Runtime& rt,
+                              const RunEvents& events) const {
+  const std::unique_ptr<Model> model =
+      MakeModel(nn::Scope(rt.store()), file_.model);
+  zero::Engine engine(rt);
+  zero::ResolvedConfig resolved = file_.Resolve(launch_.config);
+  zero::ReportEffects(rt.store(), "deepspeed.", &resolved);
+  const zero::CheckpointExtras extras = Extras(rt, resolved);
+  if (request_.resume) Resume(engine, extras, events);
+  const bool first = rt.rank() == 0;
+  if (first)
+    WriteFileAtomically(out() + "/config.resolved.json",
+                        extras.config_resolved_json + "\n");
+  if (first && events.on_start) events.on_start(engine.counters().iteration);
+
+  Trainer trainer(engine, *model, data_.train,
+                  {.steps = file_.training.steps,
+                   .validation = data_.validation,
+                   .eval_every = file_.training.eval_every,
+                   .checkpoint_every = file_.training.checkpoint_every,
+                   .out = out(),
+                   .log_all_ranks = request_.log_all_ranks,
+                   .extras = extras,
+                   .stop_requested = request_.stop_requested});
+  RunOutcome outcome;
+  outcome.train = trainer.Run(events.trainer);
+  if (!outcome.train.stopped)
+    outcome.sample = WriteSample(engine, *model, *tokenizer_, request_);
+  return outcome;
+}
+
+}  // namespace terrace::models

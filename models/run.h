@@ -1,0 +1,96 @@
+// A training run from a run file: what `terrace train` does, as a library.
+//
+//   TrainingRun run(zero::ReadRunFile("configs/gpt_text.json"), {});
+//   return zero::Launch(run.launch(), [&](zero::Runtime& rt) {
+//     run.Train(rt, {.on_step = Print});
+//   });
+//
+// The constructor does everything that needs no ranks and can go wrong: it
+// reads the engine's configuration, model, tokenizer and text, and looks at the
+// output folder. Nothing is written before all of that is right, and nothing of
+// an earlier run is touched unless it is resumed.
+//
+//   OUT/config.resolved.json   every value and where it came from
+//   OUT/metrics.jsonl, OUT/evaluation.jsonl, OUT/checkpoint/: see trainer.h
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "terrace/models/sampler.h"
+#include "terrace/models/text_data.h"
+#include "terrace/models/trainer.h"
+#include "terrace/zero/config/run_file.h"
+#include "terrace/zero/runtime.h"
+
+namespace terrace::models {
+
+// What a model's section comes to.
+struct ModelFacts {
+  std::string model_type;
+  int64_t vocab_size = 0;
+  int64_t context_length = 0;
+  int64_t parameter_count = 0;
+};
+
+// Declares the model and forgets it. Throws as MakeModel does.
+ModelFacts DescribeModel(const zero::JsonNode& model);
+
+struct RunRequest {
+  // Goes on from the latest checkpoint of the output folder, if there is one.
+  bool resume = false;
+  std::string resume_from = {};  // with resume: this checkpoint instead
+  bool log_all_ranks = false;
+  // A text written by the trained model; 0: none.
+  int64_t sample_tokens = 0;
+  SamplerOptions sampler = {.temperature = 0.8f, .seed = 1};
+  std::function<bool()> stop_requested = {};
+};
+
+// Callbacks of rank 0.
+struct RunEvents {
+  TrainerEvents trainer = {};
+  std::function<void(const std::string&)> on_notice = {};
+  // The engine stands, a checkpoint was loaded: from this iteration on.
+  std::function<void(int64_t iteration)> on_start = {};
+};
+
+struct RunOutcome {
+  TrainResult train;
+  std::string sample;
+};
+
+class TrainingRun {
+ public:
+  // Throws kConfig, kData, or kAlreadyExists for an output folder that holds a
+  // run, kIo for one that cannot be written.
+  TrainingRun(zero::RunFile file, RunRequest request);
+
+  const zero::LaunchOptions& launch() const { return launch_; }
+  const zero::RunFile& file() const { return file_; }
+  const TextData& data() const { return data_; }
+  const ModelFacts& model() const { return model_; }
+  const std::string& out() const { return file_.training.out; }
+
+  // The rank function; the same outcome on every rank.
+  RunOutcome Train(zero::Runtime& rt, const RunEvents& events = {}) const;
+
+ private:
+  void CheckOutput() const;
+  zero::CheckpointExtras Extras(zero::Runtime& rt,
+                                const zero::ResolvedConfig& resolved) const;
+  void Resume(zero::Engine& engine, const zero::CheckpointExtras& extras,
+              const RunEvents& events) const;
+
+  zero::RunFile file_;
+  RunRequest request_;
+  zero::LaunchOptions launch_;
+  ModelFacts model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  TextData data_;
+};
+
+}  // namespace terrace::models

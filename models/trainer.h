@@ -1,0 +1,99 @@
+// The loop around the engine: data, evaluation, metrics, checkpoints, stopping.
+//
+//   Trainer trainer(engine, model, data.train, {.steps = 500,
+//                                               .validation = data.validation,
+//                                               .out = "runs/a"});
+//   TrainResult result = trainer.Run({.on_step = [](const StepMetrics& m) {
+//     Print(m.step.iteration, m.step.loss);
+//   }});
+//
+// One trainer a rank; every call is collective. The data cursor is the engine's
+// counter of samples: after a load the loop goes on where the checkpoint was
+// taken, at any rank count. Rank 0 writes the files and gets the callbacks.
+//
+//   OUT/metrics.jsonl      one line a step
+//   OUT/evaluation.jsonl   one line an evaluation
+//   OUT/checkpoint/        see zero/checkpoint.h
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "terrace/models/metrics.h"
+#include "terrace/models/model.h"
+#include "terrace/models/token_dataset.h"
+#include "terrace/zero/checkpoint.h"
+#include "terrace/zero/engine.h"
+
+namespace terrace::models {
+
+struct Evaluation {
+  int64_t iteration = 0;
+  double loss = 0;    // nats a token, over the whole set
+  double tokens = 0;  // that have a target
+};
+
+// The mean loss over one pass of `data`, dealt evenly over ranks. Touches no
+// gradient and no counter. Throws kData for an empty set.
+Evaluation Evaluate(zero::Engine& engine, const Model& model,
+                    const TokenDataset& data);
+
+struct TrainerOptions {
+  int64_t steps = 1000;  // iterations in all, those before a resume included
+  TokenDataset validation = {};
+  int64_t eval_every = 0;        // 0: at the end only
+  int64_t checkpoint_every = 0;  // 0: at the end only
+  std::string out = {};          // "": nothing is written
+  // Every rank writes its own numbers: metrics.rankK.jsonl.
+  bool log_all_ranks = false;
+  zero::CheckpointExtras extras = {};
+  // Asked on each rank once a step; where one says yes, all save and end.
+  std::function<bool()> stop_requested = {};
+};
+
+struct TrainerEvents {
+  std::function<void(const StepMetrics&)> on_step = {};
+  std::function<void(const Evaluation&)> on_evaluation = {};
+  std::function<void(const zero::SavedCheckpoint&)> on_checkpoint = {};
+};
+
+struct TrainResult {
+  bool stopped = false;  // before the last step, by request
+  int64_t iteration = 0;
+  std::optional<Evaluation> evaluation;  // the last one
+  std::string checkpoint;                // the last one's folder
+};
+
+class Trainer {
+ public:
+  // All references outlive the trainer.
+  Trainer(zero::Engine& engine, const Model& model, TokenDataset train,
+          TrainerOptions options);
+
+  // One window: micro_steps() times forward and backward, one update.
+  StepMetrics Step();
+  // Of the validation set.
+  Evaluation EvaluateLoss() {
+    return Evaluate(engine_, model_, options_.validation);
+  }
+  // To options.steps, or until a stop is requested; saves at the end.
+  TrainResult Run(const TrainerEvents& events = {});
+
+ private:
+  void Record(const StepMetrics& metrics);
+  void RecordEvaluation(const Evaluation& evaluation);
+  void Save(const TrainerEvents& events, TrainResult& result);
+
+  zero::Engine& engine_;
+  const Model& model_;
+  const TokenDataset train_;
+  const TrainerOptions options_;
+  const int rank_, ranks_;
+  StepMeter meter_;
+  // Opened by the first line, so that a run that never starts leaves none.
+  std::optional<MetricsFile> metrics_, rank_metrics_, evaluations_;
+};
+
+}  // namespace terrace::models

@@ -1,0 +1,40 @@
+// The rows of `terrace bench`: each measures one thing and says what bounds it.
+//
+// A row is a table line and an object of the JSON output, from the same
+// numbers. Times are medians of several rounds; what a row is judged by is a
+// ratio, never a time.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace terrace::tools {
+
+struct BenchNumber {
+  std::string name;  // "step_s", "share"
+  double value = 0;
+};
+
+struct BenchRow {
+  std::string bench;  // "matmul", "adamw", ...
+  std::string what;   // the workload
+  std::vector<BenchNumber> numbers;
+};
+
+struct BenchOptions {
+  int threads = 1;
+  int rounds = 5;
+};
+
+std::vector<BenchRow> BenchMatMul(const BenchOptions& options);
+// Case B148: AdamW over 16 M parameters against the copy bandwidth measured in
+// the same process.
+std::vector<BenchRow> BenchAdamW(const BenchOptions& options);
+// Case B150: 5 ms added to each collective, 2 ranks, 8 layers, overlap on and
+// off, against max(compute, communication).
+std::vector<BenchRow> BenchOverlap(const BenchOptions& options);
+// Training steps of a small GPT at ZeRO stages 0 to 3 on two ranks.
+std::vector<BenchRow> BenchStep(const BenchOptions& options);
+
+}  // namespace terrace::tools

@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <cstring>
+
+#include "terrace/core/context.h"
+#include "terrace/core/error.h"
+#include "terrace/core/profiler.h"
+#include "terrace/kernels/matmul.h"
+#include "terrace/kernels/optimizer_update.h"
+#include "terrace/models/metrics.h"
+#include "terrace/tools/bench.h"
+#include "terrace/tools/machine.h"
+
+namespace terrace::tools {
+namespace {
+
+// Median seconds of a round; the first one, which touches memory for the first
+// time, is not counted.
+template <class Round>
+double MedianSeconds(int rounds, const Round& round) {
+  std::vector<double> times_s;
+  for (int i = 0; i <= rounds; ++i) {
+    const double begin = NowSeconds();
+    round();
+    if (i > 0) times_s.push_back(NowSeconds() - begin);
+  }
+  return models::Median(std::move(times_s));
+}
+
+Tensor Filled(const Context& ctx, int64_t rows, int64_t columns, float value) {
+  Tensor t = ctx.Empty({rows, columns}, DType::kF32);
+  std::fill_n(static_cast<float*>(t.raw()), t.numel(), value);
+  return t;
+}
+
+}  // namespace
+
+std::vector<BenchRow> BenchMatMul(const BenchOptions& options) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  const Context ctx({.threads = options.threads});
+  const double peak = MeasureMatMulRate(ctx);
+  std::vector<BenchRow> rows;
+  // The products of a GPT-2 block, and of the byte-level model's.
+  for (const Size s :
+       {Size{256, 2304, 768}, Size{1024, 2304, 768}, Size{1024, 768, 3072},
+        Size{2048, 576, 192}, Size{2048, 768, 192}}) {
+    const Tensor a = Filled(ctx, s.m, s.k, 0.5f);
+    const Tensor b = Filled(ctx, s.k, s.n, 0.25f);
+    Tensor c = Filled(ctx, s.m, s.n, 0);
+    const double seconds = MedianSeconds(options.rounds, [&] {
+      kernels::MatMul(ctx,
+                      {.a = a.view(), .b = b.view(), .bias = {}, .c = c.mut()});
+    });
+    const double rate = 2.0 * static_cast<double>(s.m * s.n * s.k) / seconds;
+    rows.push_back({"matmul",
+                    StrCat("f32 M ", s.m, " N ", s.n, " K ", s.k),
+                    {{"seconds", seconds},
+                     {"gflops", rate / 1e9},
+                     {"share_of_large_product", rate / peak}}});
+  }
+  return rows;
+}
+
+std::vector<BenchRow> BenchAdamW(const BenchOptions& options) {
+  constexpr int64_t kParameters = int64_t{16} << 20;
+  // Read w, m, v and g, write w, m and v.
+  constexpr double kNbytesEach = 28;
+  const Context ctx({.threads = options.threads});
+  const double copy = MeasureCopyBandwidth(ctx);
+  const Tensor w = Filled(ctx, 1, kParameters, 0.1f);
+  const Tensor m = Filled(ctx, 1, kParameters, 0);
+  const Tensor v = Filled(ctx, 1, kParameters, 0);
+  const Tensor g = Filled(ctx, 1, kParameters, 1e-3f);
+  kernels::UpdateWindow window;
+  window.numel = kParameters;
+  window.master = w.raw();
+  window.first = m.raw();
+  window.second = v.raw();
+  window.grad = g.raw();
+  kernels::AdamParams params;
+  params.weight_decay = 0.01;
+  const double seconds = MedianSeconds(
+      options.rounds, [&] { kernels::AdamUpdate(ctx, window, params); });
+  const double rate = kNbytesEach * kParameters / seconds;
+  return {{"adamw",
+           "B148: 16 M f32 parameters",
+           {{"seconds", seconds},
+            {"gbytes_per_s", rate / 1e9},
+            {"copy_gbytes_per_s", copy / 1e9},
+            {"share_of_copy", rate / copy}}}};
+}
+
+}  // namespace terrace::tools

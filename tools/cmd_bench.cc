@@ -1,0 +1,105 @@
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "terrace/core/context.h"
+#include "terrace/core/error.h"
+#include "terrace/core/json_writer.h"
+#include "terrace/tools/bench.h"
+#include "terrace/tools/commands.h"
+#include "terrace/tools/machine.h"
+#include "terrace/zero/runtime.h"
+
+namespace terrace::tools {
+namespace {
+
+struct Entry {
+  const char* name;
+  std::vector<BenchRow> (*run)(const BenchOptions&);
+};
+constexpr Entry kBenches[] = {
+    {"matmul", BenchMatMul},
+    {"adamw", BenchAdamW},
+    {"overlap", BenchOverlap},
+    {"step", BenchStep},
+};
+
+void PrintRow(const BenchRow& row) {
+  std::printf("%-8s %s\n", row.bench.c_str(), row.what.c_str());
+  for (const BenchNumber& number : row.numbers)
+    std::printf("  %-24s %12.6g\n", number.name.c_str(), number.value);
+  std::fflush(stdout);
+}
+
+std::string ToJson(const std::vector<Fact>& machine,
+                   const std::vector<BenchRow>& rows) {
+  JsonWriter json(2);
+  json.BeginObject();
+  json.Key("machine").BeginObject();
+  for (const Fact& fact : machine) json.Field(fact.name, fact.value);
+  json.EndObject();
+  json.Key("rows").BeginArray();
+  for (const BenchRow& row : rows) {
+    json.BeginObject();
+    json.Field("bench", row.bench).Field("what", row.what);
+    for (const BenchNumber& number : row.numbers)
+      json.Key(number.name).Double(number.value, 6);
+    json.EndObject();
+  }
+  json.EndArray();
+  json.EndObject();
+  return std::move(json).Text();
+}
+
+std::vector<Entry> Chosen(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Entry& bench : kBenches) {
+    if (name == bench.name) return {bench};
+    names.emplace_back(bench.name);
+  }
+  if (name.empty()) return {std::begin(kBenches), std::end(kBenches)};
+  const std::string nearest = NearestName(name, names);
+  TERRACE_THROW(ErrorCode::kUsage, "[bench] there is no benchmark ", name,
+                ", valid are matmul, adamw, overlap, step",
+                nearest.empty() ? "" : "; did you mean " + nearest + "?");
+}
+
+}  // namespace
+
+int Bench(const Args& args) {
+  std::string name;
+  int64_t threads = 0, rounds = 5;
+  bool json = false;
+  Flags flags("bench",
+              "Measures this machine and this build: matmul, adamw, overlap, "
+              "step.");
+  flags.Positional("name", &name, "one of them; without: all");
+  flags.Int("--threads", &threads, "T", "compute threads; 0: all cores");
+  flags.Int("--rounds", &rounds, "N", "of which the median counts");
+  flags.Switch("--json", &json, "JSON instead of a table");
+  if (!flags.Parse(args)) return 0;
+  if (threads < 0 || rounds < 1)
+    TERRACE_THROW(ErrorCode::kUsage,
+                  "[bench] --threads must be at least 0 and --rounds at least "
+                  "1, got ",
+                  threads, " and ", rounds);
+  BenchOptions options;
+  options.threads =
+      threads > 0 ? static_cast<int>(threads) : zero::DefaultThreads(1);
+  options.rounds = static_cast<int>(rounds);
+  const std::vector<Entry> benches = Chosen(name);
+  const std::vector<Fact> machine =
+      MachineFacts(Context({.threads = options.threads}));
+  if (!json) PrintFacts(machine);
+  std::vector<BenchRow> rows;
+  for (const Entry& bench : benches) {
+    for (BenchRow& row : bench.run(options)) {
+      if (!json) PrintRow(row);
+      rows.push_back(std::move(row));
+    }
+  }
+  if (json) std::printf("%s\n", ToJson(machine, rows).c_str());
+  return 0;
+}
+
+}  // namespace terrace::tools

@@ -1,0 +1,63 @@
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "terrace/core/error.h"
+#include "terrace/core/json_writer.h"
+#include "terrace/models/saved_model.h"
+#include "terrace/models/trainer.h"
+#include "terrace/tools/commands.h"
+
+namespace terrace::tools {
+
+int Eval(const Args& args) {
+  std::string checkpoint;
+  std::vector<std::string> text;
+  int64_t threads = 0, batch = 8;
+  bool json = false;
+  Flags flags("eval", "Loss and perplexity of a checkpoint on text.");
+  flags
+      .Text("--checkpoint", &checkpoint, "DIR",
+            "a run's folder, its checkpoint, or a step's folder")
+      .Required();
+  flags.List("--text", &text, "FILES",
+             "text files or a pattern; without: what the run held out");
+  flags.Int("--batch", &batch, "N", "samples of one forward");
+  flags.Int("--threads", &threads, "T", "compute threads; 0: all cores");
+  flags.Switch("--json", &json, "one line of JSON");
+  if (!flags.Parse(args)) return 0;
+  if (batch < 1 || threads < 0)
+    TERRACE_THROW(ErrorCode::kUsage,
+                  "[eval] --batch must be at least 1 and --threads at least 0, "
+                  "got ",
+                  batch, " and ", threads);
+  const models::SavedModel saved = models::ReadSavedModel(checkpoint);
+  const models::TokenDataset data = models::EvaluationText(saved, text);
+  models::Evaluation result;
+  const int code = zero::Launch(
+      models::InferenceOptions(static_cast<int>(threads), batch),
+      [&](zero::Runtime& rt) {
+        models::LoadedModel loaded(rt, saved);
+        result = models::Evaluate(loaded.engine(), loaded.model(), data);
+      });
+  if (code != 0) return code;
+  if (json) {
+    JsonWriter out;
+    out.BeginObject();
+    out.Key("loss").Double(result.loss, 9);
+    out.Key("perplexity").Double(std::exp(result.loss), 9);
+    out.Field("tokens", static_cast<int64_t>(result.tokens));
+    out.Field("checkpoint", saved.path);
+    out.EndObject();
+    std::printf("%s\n", out.Text().c_str());
+    return 0;
+  }
+  std::printf(
+      "loss        %.6f nats a token\nperplexity  %.4f\ntokens      "
+      "%.0f\ncheckpoint  %s\n",
+      result.loss, std::exp(result.loss), result.tokens, saved.path.c_str());
+  return 0;
+}
+
+}  // namespace terrace::tools
