@@ -54,6 +54,11 @@ std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
     TERRACE_CHECK(0 <= id && id < model.vocab_size(),
                   "[generate] prompt ids must be in [0, ", model.vocab_size(),
                   "), got ", id);
+  const int64_t vocabulary =
+      options.vocabulary == 0 ? model.vocab_size() : options.vocabulary;
+  TERRACE_CHECK(0 < vocabulary && vocabulary <= model.vocab_size(),
+                "[generate] vocabulary must be in [1, ", model.vocab_size(),
+                "], got ", options.vocabulary);
   const Sampler sampler(options.sampler);
   const GradModeScope no_grad(ctx, false);
   const TrainingScope eval(ctx, false);
@@ -76,7 +81,8 @@ std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
     else
       logits = decoder.Step(tokens.back());
     const int32_t id =
-        sampler.Draw(logits, options.sequence, std::ssize(tokens));
+        sampler.Draw(std::span(logits).first(static_cast<size_t>(vocabulary)),
+                     options.sequence, std::ssize(tokens));
     tokens.push_back(id);
     if (on_token && !on_token(id)) break;
     if (id == options.end_of_text) break;

@@ -29,6 +29,9 @@ struct GenerateOptions {
   int64_t max_tokens = 64;
   SamplerOptions sampler = {};
   std::optional<int32_t> end_of_text = {};  // ends the text, and is in it
+  // Ids that may be drawn are below it: the tokenizer's size, where the
+  // model's table is larger. 0: the whole table.
+  int64_t vocabulary = 0;
   int64_t sequence = 0;  // numbers texts of one seed: each draws its own
 };
 

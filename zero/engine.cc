@@ -43,13 +43,20 @@ uint64_t OptionsHash(const StoreOptions& o) {
   return key.bits();
 }
 
+// The optimizer's rate is the one that counts, wherever it was set.
+ScheduleConfig ScheduleOf(const EngineConfig& config) {
+  ScheduleConfig schedule = config.schedule;
+  schedule.lr = config.optimizer.lr;
+  return schedule;
+}
+
 }  // namespace
 
 Engine::Engine(Runtime& runtime)
     : runtime_(runtime),
       context_(runtime.context()),
       store_(runtime.store()),
-      schedule_(runtime.config().schedule) {
+      schedule_(ScheduleOf(runtime.config())) {
   CheckEqual(runtime.communicator(), "the resolved configuration",
              OptionsHash(store_.options()));
   store_.Seal();

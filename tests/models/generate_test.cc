@@ -121,6 +121,21 @@ TEST(GenerateTest, EndsAtTheCallbackOrTheEndOfText) {
   });
 }
 
+// The tokenizer may know fewer ids than the model's table has.
+TEST(GenerateTest, DrawsOnlyFromTheVocabularyGiven) {
+  WithModel([](Context& ctx, const Gpt2& model) {
+    const Ids text = Generate(
+        ctx, model, Ids{1},
+        {.max_tokens = 12, .sampler = {.temperature = 50}, .vocabulary = 3});
+    EXPECT_EQ(text.size(), 12u);
+    for (const int32_t id : text) EXPECT_LT(id, 3);
+    EXPECT_THAT(support::ErrorOf([&] {
+                  (void)Generate(ctx, model, Ids{1}, {.vocabulary = 24});
+                }),
+                HasSubstr("vocabulary must be in [1, 23], got 24"));
+  });
+}
+
 TEST(GenerateTest, LeavesTheContextAsItWas) {
   WithModel([](Context& ctx, const Gpt2& model) {
     (void)Generate(ctx, model, Ids{1}, {.max_tokens = 3});

@@ -45,7 +45,6 @@ def terrace_dependencies():
     system_library(name = "terrace_hwy", header = "hwy/highway.h", pkg_config = "libhwy", debian = "libhwy-dev", required = True)
 
     # Probed by their lightest headers: a probe runs again whenever a Bazel server starts.
-    system_library(name = "terrace_json", header = "nlohmann/json_fwd.hpp", debian = "nlohmann-json3-dev", required = True)
     system_library(name = "terrace_cli11", header = "CLI/Version.hpp", debian = "libcli11-dev", required = True)
     system_library(name = "terrace_dnnl", header = "oneapi/dnnl/dnnl.hpp", libs = ["dnnl"], debian = "libdnnl-dev")
     system_library(name = "terrace_uring", header = "liburing.h", pkg_config = "liburing", debian = "liburing-dev")
