@@ -13,7 +13,7 @@ namespace {
 // Fixed layout; the touched bits follow it.
 struct Record {
   double loss_sum, weight_sum, nominal_weight, norm_squared;
-  uint64_t plan_hash, replica_hash;
+  uint64_t plan_hash;
   uint8_t finite, stop, pad[6];
 };
 
@@ -46,7 +46,6 @@ BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input) {
   record.nominal_weight = input.nominal_weight;
   record.norm_squared = own.sum;
   record.plan_hash = input.plan_hash;
-  record.replica_hash = input.replica_hash;
   record.finite = own.finite && std::isfinite(input.loss_sum);
   record.stop = input.stop_requested;
 
@@ -85,10 +84,6 @@ BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input) {
                     record.nominal_weight, " on rank ", state.comm.rank(),
                     " and ", other.nominal_weight, " on rank ", r,
                     ": give every micro-batch the same shape");
-    if (input.check_replicas && other.replica_hash != record.replica_hash)
-      TERRACE_THROW(ErrorCode::kCommunication,
-                    "[engine] replicated weights differ between ranks ",
-                    state.comm.rank(), " and ", r);
   }
   // Gradients were seeded with loss_scale / W; the mean divides by the weight
   // that was really there.

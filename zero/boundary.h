@@ -16,8 +16,6 @@ struct BoundaryInput {
   double nominal_weight = 0;  // W: what backward was seeded with, of the window
   double loss_scale = 1;
   uint64_t plan_hash = 0;
-  uint64_t replica_hash = 0;
-  bool check_replicas = false;
   bool stop_requested = false;
   std::vector<bool> touched;  // by parameter
 };
@@ -36,7 +34,7 @@ struct BoundaryResult {
 };
 
 // Collective. Reads the reduced gradient of this rank's own slices; throws
-// kCommunication when replicated state or nominal weights differ.
+// kCommunication when nominal weights differ.
 BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input);
 
 }  // namespace terrace::zero

@@ -9,6 +9,7 @@
 #include "terrace/kernels/copy.h"
 #include "terrace/zero/parameter_store.h"
 #include "terrace/zero/reduce.h"
+#include "terrace/zero/state_hash.h"
 #include "terrace/zero/store_state.h"
 
 namespace terrace::zero {
@@ -110,19 +111,6 @@ void CastOwn(StoreState& state, SegmentState& segment) {
                                  range.end - segment.param.range.begin);
   if (master.raw() != working.raw())
     kernels::Copy(state.ctx, master.view(), working.mut());
-}
-
-uint64_t HashBytes(RngKey key, const std::byte* data, int64_t nbytes) {
-  uint64_t words[8];
-  while (nbytes > 0) {
-    const int64_t n = std::min<int64_t>(nbytes, sizeof words);
-    std::memset(words, 0, sizeof words);
-    std::memcpy(words, data, static_cast<size_t>(n));
-    for (uint64_t word : words) key = key.With(word);
-    data += n;
-    nbytes -= n;
-  }
-  return key.bits();
 }
 
 }  // namespace
@@ -250,8 +238,8 @@ uint64_t ParameterStore::StateHash() {
     ForEachShard(kind, [&](std::string_view name, const Range& range,
                            const Tensor& values) {
       key = key.With(name).With(range.begin).With(static_cast<int>(kind));
-      key = RngKey(HashBytes(key, static_cast<const std::byte*>(values.raw()),
-                             values.nbytes()));
+      key = HashBytes(key, static_cast<const std::byte*>(values.raw()),
+                      values.nbytes());
     });
   }
   const uint64_t mine = key.bits();

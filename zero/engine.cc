@@ -1,6 +1,7 @@
 #include "terrace/zero/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "terrace/zero/gather.h"
 #include "terrace/zero/reduce.h"
 #include "terrace/zero/seal_check.h"
+#include "terrace/zero/state_hash.h"
 #include "terrace/zero/update.h"
 
 namespace terrace::zero {
@@ -25,21 +27,31 @@ double ScalarOf(const Tensor& tensor, const char* what) {
   });
 }
 
-// The options that change results: ranks that differ must not start.
-uint64_t OptionsHash(const StoreOptions& o) {
+// All options that decide results or the order of collectives: ranks that
+// differ in one must not start.
+uint64_t OptionsHash(const StoreOptions& o, const ScheduleConfig& schedule) {
   RngKey key(o.seed, "options");
   for (double value :
        {o.optimizer.lr, o.optimizer.beta1, o.optimizer.beta2, o.optimizer.eps,
-        o.optimizer.weight_decay, o.optimizer.momentum, o.clip})
-    key = key.With(StrCat(value));
+        o.optimizer.weight_decay, o.optimizer.momentum, o.clip,
+        schedule.warmup_min_lr, schedule.warmup_max_lr,
+        schedule.warmup_min_ratio, schedule.cos_min_ratio})
+    key = key.With(static_cast<int64_t>(std::bit_cast<uint64_t>(value)));
   for (int64_t value :
        {static_cast<int64_t>(o.working), static_cast<int64_t>(o.grad),
         static_cast<int64_t>(o.wire), static_cast<int64_t>(o.moment),
-        static_cast<int64_t>(o.micro_steps), o.micro_batch, o.bucket_numel,
-        static_cast<int64_t>(o.shard_parameter),
-        static_cast<int64_t>(o.shard_gradient),
-        static_cast<int64_t>(o.shard_optimizer), o.persistence_numel})
+        static_cast<int64_t>(o.optimizer.kind),
+        static_cast<int64_t>(schedule.kind),
+        static_cast<int64_t>(schedule.warmup_shape), int64_t{o.micro_steps},
+        o.micro_batch, o.bucket_numel, o.persistence_numel, o.reuse_numel,
+        o.prefetch_numel.value_or(-1), o.live_numel.value_or(-1),
+        schedule.warmup_num_steps, schedule.total_num_steps,
+        o.check_replicas_every})
     key = key.With(value);
+  for (bool value : {o.shard_parameter, o.shard_gradient, o.shard_optimizer,
+                     o.overlap, o.recompute_units, o.check_finite,
+                     o.optimizer.decoupled, o.optimizer.bias_correction})
+    key = key.With(value ? 1 : 0);
   return key.bits();
 }
 
@@ -58,7 +70,7 @@ Engine::Engine(Runtime& runtime)
       store_(runtime.store()),
       schedule_(ScheduleOf(runtime.config())) {
   CheckEqual(runtime.communicator(), "the resolved configuration",
-             OptionsHash(store_.options()));
+             OptionsHash(store_.options(), runtime.config().schedule));
   store_.Seal();
   counters_.parameter_steps.assign(store_.layout().params().size(), 0);
   Address();
@@ -134,6 +146,9 @@ std::optional<StepResult> Engine::Step() {
     ++counters_.applied_steps;
   }
   ++counters_.iteration;
+  const int64_t every = store_.options().check_replicas_every;
+  if (every > 0 && counters_.iteration % every == 0)
+    CheckReplicas(store_.state());
   counters_.samples += int64_t{store_.state().mesh.data} * micro_steps() *
                        store_.options().micro_batch;
   result.iteration = counters_.iteration;

@@ -7,6 +7,7 @@
 #include "terrace/tests/zero/store_support.h"
 #include "terrace/zero/checkpoint.h"
 #include "terrace/zero/memory_model.h"
+#include "terrace/zero/store_state.h"
 
 namespace terrace::testing {
 namespace {
@@ -219,6 +220,37 @@ TEST(EngineFailureTest, ABudgetThatActivationsExceedEndsAllRanks) {
   EXPECT_EQ(failure.rank, 1);
   EXPECT_TRUE(Contains(failure.message, "at least")) << failure.message;
   EXPECT_TRUE(Contains(failure.message, "activation")) << failure.message;
+}
+
+// terrace.check_replicas_every: a replica that drifted is named at the next
+// check, and not before it. In updated units a drift lasts at stage 0 alone:
+// elsewhere the owners' slices replace it.
+TEST(EngineFailureTest, ADriftedReplicaIsNamed) {
+  for (int stage = 0; stage <= 2; ++stage) {
+    int steps = 0;
+    StoreSpec spec{.ranks = 3, .stage = stage, .check_replicas_every = 2};
+    if (stage > 0) {
+      zero::ParameterGroup& group = spec.groups.emplace_back();
+      group.match = "^h\\.0\\.";
+      group.frozen = true;
+    }
+    const auto failure =
+        FailStore(spec, ErrorCode::kCommunication, [&](zero::Runtime& rt) {
+          const Mlp mlp(rt.store(), 4, 4);
+          zero::Engine engine(rt);
+          for (int step = 1; step <= 6; ++step) {
+            if (step == 4 && rt.rank() == 1)
+              *rt.store().state().units[0].segments[0].param.At(0) ^=
+                  std::byte{1};
+            TrainStep(engine, mlp, kInput);
+            if (rt.rank() == 0) steps = step;
+          }
+        });
+    EXPECT_EQ(steps, 3) << "stage " << stage;
+    EXPECT_TRUE(Contains(failure.message, "unit 'h.0'")) << failure.message;
+    EXPECT_TRUE(Contains(failure.message, "between ranks 0 and 1"))
+        << failure.message;
+  }
 }
 
 TEST(EngineFailureTest, TheFirstFailureIsTheRanksOwn) {

@@ -52,6 +52,7 @@ struct StoreSpec {
   std::optional<int64_t> prefetch = {};
   std::optional<int64_t> device_memory = {};  // bytes
   std::vector<zero::ParameterGroup> groups = {};
+  int64_t check_replicas_every = 0;
   double timeout_s = 60;
   std::function<void(int rank, zero::CollectiveOp op, const zero::Tag& tag)>
       gate = {};
@@ -74,6 +75,7 @@ inline zero::LaunchOptions OptionsOf(const StoreSpec& spec) {
   zero::EngineConfig& config = options.config;
   config.world_size = spec.ranks;
   config.stage = spec.stage;
+  config.check_replicas_every = spec.check_replicas_every;
   config.gradient_accumulation_steps = spec.accumulation;
   config.gradient_reduction = spec.moment;
   config.gradient_clipping = spec.clip;
