@@ -43,6 +43,44 @@ unknown_part() {
   out=$("$tree/.ci/run" optt 2>&1) || code=$?
   [[ $code == 2 ]] && contains "$out" "optt" "minimal"
 }
+# part NAME: runs it with the stand-ins in $work/bin.
+mkdir -p "$work/bin" "$tree/tools/build" "$tree/examples/external"
+part() {
+  code=0
+  out=$(PATH=$work/bin:$PATH "$tree/.ci/run" "$1" 2>&1) || code=$?
+}
+printf '#!/bin/bash\nprintf "formatted %%s\\n" "$@"\n' >"$work/bin/clang-format-14"
+printf '#!/bin/bash\n[[ $1 == shutdown ]] || echo "${APP_PRINTS-124439808}"\nexit "${APP_CODE-0}"\n' >"$work/bin/bazel"
+chmod +x "$work"/bin/*
+format_without_sources() {
+  part format
+  [[ $code == 1 ]] && last "0 passed, 1 failed, 0 skipped" && contains "$out" "no source" || return 1
+  printf '    "core": [],\n' >"$tree/tools/build/layers.bzl"
+  part format
+  [[ $code == 1 ]] && last "0 passed, 1 failed, 0 skipped" && contains "$out" "no source"
+}
+format_without_git() {
+  printf '    "core": [],\n' >"$tree/tools/build/layers.bzl"
+  mkdir -p "$tree/core/bazel-out"
+  touch "$tree/core/a b.cc" "$tree/core/c.h" "$tree/core/bazel-out/d.cc"
+  part format
+  [[ $code == 0 && $out != *d.cc* ]] && last "1 passed, 0 failed, 0 skipped" &&
+    contains "$out" "formatted core/a b.cc" "formatted core/c.h"
+}
+external() {
+  part external
+  [[ $code == 0 ]] && last "1 passed, 0 failed, 0 skipped"
+}
+external_wrong() {
+  APP_PRINTS=7 part external
+  [[ $code == 1 ]] && last "0 passed, 1 failed, 0 skipped" && contains "$out" "printed: 7" || return 1
+  APP_CODE=1 part external
+  [[ $code == 1 ]] && last "0 passed, 1 failed, 0 skipped"
+}
+check FormatFailsOnNothing format_without_sources
+check FormatNeedsNoGit format_without_git
+check TheExternalWorkspaceIsACase external
+check AWrongExternalAnswerFails external_wrong
 check PartsAreSummed all_pass
 check OnlyTheLastLineCounts one_count_line
 check AFailedCaseFailsTheRun one_fails

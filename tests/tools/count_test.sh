@@ -36,6 +36,12 @@ check WithoutTargetsAllAreRun grep -q '//\.\.\.$' "$work/arguments"
 check FlagsAndTargetsArePassedOn counted 0 "2 passed, 0 failed, 1 skipped" --config=asan //tests/core/...
 targets_kept() { grep -q -- '--config=asan //tests/core/\.\.\. *$' "$work/arguments"; }
 check GivenTargetsReplaceAll targets_kept
+check AFlagMayTakeItsValueAsAWord counted 0 "2 passed, 0 failed, 1 skipped" --config asan
+check TheValueOfAFlagIsNoTarget grep -q -- '--config asan //\.\.\.$' "$work/arguments"
+for target in //tests/core/... :all -//tests/zero/...; do
+  check "GivenTarget.$target" counted 0 "2 passed, 0 failed, 1 skipped" --config asan "$target"
+  check "GivenTargetAlone.$target" grep -q -- "--config asan $target *\$" "$work/arguments"
+done
 result FAILED "$pass" "$fail" "$pass"
 check AFailedCaseIsCountedOnce counted 3 "4 passed, 1 failed, 1 skipped"
 : >"$work/events"
