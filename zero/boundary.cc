@@ -46,7 +46,8 @@ BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input) {
   record.nominal_weight = input.nominal_weight;
   record.norm_squared = own.sum;
   record.plan_hash = input.plan_hash;
-  record.finite = own.finite && std::isfinite(input.loss_sum);
+  record.finite = own.finite && std::isfinite(input.loss_sum) &&
+                  std::isfinite(input.weight_sum);
   record.stop = input.stop_requested;
 
   const size_t params = input.touched.size();
@@ -85,10 +86,9 @@ BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input) {
                     " and ", other.nominal_weight, " on rank ", r,
                     ": give every micro-batch the same shape");
   }
+  if (result.weight_sum == 0) return result;
   // Gradients were seeded with loss_scale / W; the mean divides by the weight
   // that was really there.
-  result.skip = !result.finite || result.weight_sum == 0;
-  if (result.weight_sum == 0) return result;
   const double unscale =
       input.nominal_weight / (input.loss_scale * result.weight_sum);
   result.grad_norm = std::sqrt(norm_squared) * unscale;

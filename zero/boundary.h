@@ -27,7 +27,6 @@ struct BoundaryResult {
   double clip_factor = 1;  // in (0, 1]
   double q = 0;            // the one factor of decision A7
   bool finite = true;
-  bool skip = false;  // not finite, or no weight anywhere
   bool plans_agree = true;
   bool stop_requested = false;  // by any rank
   std::vector<bool> touched;    // by any rank

@@ -125,6 +125,9 @@ class ThreadGroup {
   static std::shared_ptr<ThreadGroup> Create(const ThreadGroupOptions& options);
   virtual ~ThreadGroup() = default;
   virtual int ranks() const = 0;
+  // As Communicator::Abort, for a rank that has no communicator (yet).
+  virtual void Abort(int rank, ErrorCode code,
+                     std::string_view message) noexcept = 0;
   // The first Abort of any rank, for the launcher's exit code and message.
   virtual FirstFailure first_failure() const = 0;
 };

@@ -25,6 +25,10 @@ class ThreadGroupImpl final : public ThreadGroup {
         joined_(static_cast<size_t>(options.ranks)) {}
 
   int ranks() const override { return options.ranks; }
+  void Abort(int rank, ErrorCode code,
+             std::string_view message) noexcept override {
+    meeting.Fail(rank, code, message);
+  }
   FirstFailure first_failure() const override {
     return meeting.first_failure();
   }
@@ -311,6 +315,10 @@ class ThreadCommunicator final : public Communicator {
       throw;
     } catch (const std::exception& error) {
       group_->meeting.Fail(rank_, ErrorCode::kInternal, error.what());
+      group_->meeting.AwaitReaders();
+      throw;
+    } catch (...) {
+      group_->meeting.Fail(rank_, ErrorCode::kInternal, "unknown exception");
       group_->meeting.AwaitReaders();
       throw;
     }

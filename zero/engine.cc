@@ -92,9 +92,14 @@ void Engine::Backward(const autograd::WeightedLoss& loss,
   TERRACE_CHECK(micro_ < micro_steps(), "[engine] the window already has its ",
                 micro_steps(),
                 " micro-steps: call Step before the next Backward");
-  loss_sum_ += ScalarOf(loss.sum.value(), "the loss");
-  weight_sum_ +=
+  const double sum = ScalarOf(loss.sum.value(), "the loss");
+  const double weight =
       loss.weight.defined() ? ScalarOf(loss.weight, "the weight") : 1;
+  TERRACE_CHECK(!(weight < 0), "[engine] the weight must not be negative, got ",
+                weight);
+  TERRACE_CHECK(!micro_weight_.has_value() || *micro_weight_ == weight,
+                "[engine] losses of one micro-step must have one weight, got ",
+                weight, " after ", micro_weight_.value_or(0));
   if (nominal_weight_ == 0) {
     const double nominal = loss.nominal_weight > 0 ? loss.nominal_weight : 1;
     nominal_weight_ = nominal * micro_steps() * store_.state().mesh.data;
@@ -103,7 +108,12 @@ void Engine::Backward(const autograd::WeightedLoss& loss,
   kernels::Fill(context_, seed.mut(), 1 / nominal_weight_);
   store_.reducer().SetLast(call.last);
   autograd::Backward(context_, loss.sum, std::move(seed), {&store_});
+  // Only now does the loss count: a pass that failed has added nothing.
+  loss_sum_ += sum;
+  if (!micro_weight_.has_value()) weight_sum_ += weight;
+  micro_weight_ = weight;
   if (!call.last) return;
+  micro_weight_.reset();
   ++micro_;
   Address();
 }
@@ -128,6 +138,7 @@ std::optional<StepResult> Engine::Step() {
   gatherer.SetAgreed(boundary.plans_agree);
 
   StepResult result;
+  result.plans_agree = boundary.plans_agree;
   result.weight = boundary.weight_sum;
   result.loss =
       boundary.weight_sum > 0 ? boundary.loss_sum / boundary.weight_sum : 0;
@@ -155,10 +166,23 @@ std::optional<StepResult> Engine::Step() {
   result.applied_steps = counters_.applied_steps;
   reducer.ClearWindow();
   micro_ = 0;
-  loss_sum_ = weight_sum_ = nominal_weight_ = 0;
+  ForgetLosses();
   stop_ = false;
   Address();
   return result;
+}
+
+void Engine::ForgetLosses() {
+  loss_sum_ = weight_sum_ = nominal_weight_ = 0;
+  micro_weight_.reset();
+}
+
+void Engine::DiscardWindow() {
+  store_.reducer().DiscardWindow();
+  store_.EndPass();
+  micro_ = 0;
+  ForgetLosses();
+  Address();
 }
 
 std::vector<double> Engine::ExchangeMetrics(const std::vector<double>& values) {
@@ -220,18 +244,12 @@ void Engine::SetCounters(Counters counters) {
 
 EvalScope::EvalScope(Engine& engine, Phase phase)
     : engine_(engine),
+      before_(engine.store().gatherer().phase()),
       grad_(engine.context(), false),
       training_(engine.context(), false) {
   engine.store().BeginPhase(phase);
 }
 
-EvalScope::~EvalScope() {
-  try {
-    engine_.store().EndPass();
-    engine_.store().BeginPhase(Phase::kTrain);
-  } catch (...) {
-    // A failed gather already surfaced, or will at the next collective.
-  }
-}
+EvalScope::~EvalScope() { engine_.store().gatherer().LeavePass(before_); }
 
 }  // namespace terrace::zero

@@ -43,6 +43,8 @@ struct StepResult {
   double loss_scale = 1;
   bool skipped = false;
   bool stop_requested = false;  // by any rank: all save at the same step
+  // Ranks follow one plan; otherwise nothing is prefetched.
+  bool plans_agree = true;
 };
 
 // What this rank communicated since it began.
@@ -58,7 +60,9 @@ struct CommunicationStats {
 };
 
 struct BackwardCall {
-  bool last = true;  // false: more losses of the same micro-step follow
+  // False: more losses of the same micro-step follow. They count as their sum
+  // and have one weight.
+  bool last = true;
 };
 
 class Engine {
@@ -75,6 +79,9 @@ class Engine {
 
   void Backward(const autograd::WeightedLoss& loss,
                 const BackwardCall& call = {});
+  // After a Backward that threw, on all ranks: forgets the window's gradients
+  // and losses, so that it can be tried again, smaller perhaps.
+  void DiscardWindow();
   // Collective at the window's end; nothing before it.
   std::optional<StepResult> Step();
 
@@ -99,6 +106,7 @@ class Engine {
  private:
   // Every rank's values, in rank order.
   std::vector<double> ExchangeMetrics(const std::vector<double>& values);
+  void ForgetLosses();
   void Address();  // where the next micro-step draws its randomness
 
   Runtime& runtime_;
@@ -108,11 +116,13 @@ class Engine {
   Counters counters_;
   int micro_ = 0;
   double loss_sum_ = 0, weight_sum_ = 0;
+  std::optional<double> micro_weight_;  // of the micro-step under way
   double nominal_weight_ = 0;  // W of the window; 0 before its first backward
   bool stop_ = false;
 };
 
-// A scope without gradients, dropout or counters, with a plan of its own.
+// A scope without gradients, dropout or counters, with a plan of its own. May
+// be nested. Its end releases the units that it gathered.
 class EvalScope {
  public:
   explicit EvalScope(Engine& engine, Phase phase = Phase::kEval);
@@ -122,6 +132,7 @@ class EvalScope {
 
  private:
   Engine& engine_;
+  Phase before_;
   GradModeScope grad_;
   TrainingScope training_;
 };

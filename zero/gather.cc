@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "terrace/core/error.h"
 #include "terrace/core/profiler.h"
@@ -58,16 +59,35 @@ int Gatherer::FreeSlot(UnitId id, bool prefetch) const {
   return best;
 }
 
+// Of the idle units in slots that are large enough, the slot of the one that is
+// used latest; -1 when there is none.
+int Gatherer::Victim(UnitId id) const {
+  const std::span<const UnitId> upcoming = plan().Upcoming();
+  int best = -1;
+  ptrdiff_t latest = -1;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const UnitId holder = slots_[i].holder;
+    if (holder < 0 || state_.units[static_cast<size_t>(holder)].pins > 0 ||
+        slots_[i].bytes.nbytes() <
+            state_.units[static_cast<size_t>(id)].gathered_nbytes)
+      continue;
+    const ptrdiff_t use =
+        std::ranges::find(upcoming, holder) - upcoming.begin();
+    if (use > latest) {
+      latest = use;
+      best = static_cast<int>(i);
+    }
+  }
+  return best;
+}
+
 int Gatherer::DemandSlot(UnitId id) {
   if (const int slot = FreeSlot(id, false); slot >= 0) return slot;
-  for (const Slot& slot : slots_) {
-    const UnitId holder = slot.holder;
-    if (holder < 0 || unit(holder).pins > 0 ||
-        slot.bytes.nbytes() < unit(id).gathered_nbytes)
-      continue;
+  if (const int slot = Victim(id); slot >= 0) {
+    const UnitId holder = slots_[static_cast<size_t>(slot)].holder;
     AwaitReady(holder);
     Release(holder);
-    return FreeSlot(id, false);
+    return slot;
   }
   ++stats_.extra_slots;
   slots_.push_back({state_.ctx.Empty({unit(id).gathered_nbytes}, DType::kU8,
@@ -119,7 +139,6 @@ void Gatherer::Release(UnitId id) {
   for (SegmentState& segment : unit(id).segments) segment.gathered = {};
   stats_.gathered_now_nbytes -= unit(id).gathered_nbytes;
   r = {};
-  if (slot.extra && &slot == &slots_.back()) slots_.pop_back();
 }
 
 bool Gatherer::UsedAgainSoon(UnitId id) const {
@@ -202,13 +221,20 @@ void Gatherer::BeginPhase(Phase phase) {
 }
 
 void Gatherer::EndPass() {
+  for (size_t i = 0; i < residency_.size(); ++i)
+    if (unit(static_cast<UnitId>(i)).pins == 0)
+      AwaitReady(static_cast<UnitId>(i));
+  LeavePass(phase_);
+}
+
+void Gatherer::LeavePass(Phase next) noexcept {
   plan().EndPass();
+  phase_ = next;
   current_ = -1;
   for (size_t i = 0; i < residency_.size(); ++i) {
     const auto id = static_cast<UnitId>(i);
-    if (residency_[i].where == Where::kAway || unit(id).pins > 0) continue;
-    AwaitReady(id);
-    Release(id);
+    if (residency_[i].where == Where::kResident && unit(id).pins == 0)
+      Release(id);
   }
   while (!slots_.empty() && slots_.back().extra && slots_.back().holder < 0)
     slots_.pop_back();

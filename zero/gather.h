@@ -27,8 +27,12 @@ class Gatherer {
   void Acquire(UnitId unit);
 
   void BeginPhase(Phase phase);
+  Phase phase() const { return phase_; }
   // Ends the pass: every unpinned unit leaves its slot.
   void EndPass();
+  // The same without waiting, for destructors: a unit that is still on its way
+  // keeps its slot until it is used or evicted. Goes on in phase `next`.
+  void LeavePass(Phase next) noexcept;
   // Whether ranks agree on the plans; without agreement nothing is prefetched.
   void SetAgreed(bool agreed) { agreed_ = agreed; }
   uint64_t PlanHash() const;
@@ -59,6 +63,7 @@ class Gatherer {
     return residency_[static_cast<size_t>(id)];
   }
   int FreeSlot(UnitId id, bool prefetch) const;
+  int Victim(UnitId id) const;
   int DemandSlot(UnitId id);
   void Start(UnitId id, int slot);
   void AwaitReady(UnitId id);

@@ -42,10 +42,11 @@ std::vector<int64_t> SlotBytes(const Layout& layout,
   if (nbytes.size() < 2) return nbytes;
   std::ranges::sort(nbytes, std::greater<>());
   std::ranges::sort(numels, std::greater<>());
+  const int64_t common = std::max<int64_t>(numels[1], 1);
   const int64_t depth =
-      options.prefetch_numel.has_value()
-          ? *options.prefetch_numel / std::max<int64_t>(numels[1], 1)
-          : 1;
+      (options.prefetch_numel.has_value() ? *options.prefetch_numel / common
+                                          : 1) +
+      options.reuse_numel / common;
   const auto others = static_cast<int64_t>(nbytes.size()) - 1;
   std::vector<int64_t> slots = {nbytes[0]};
   slots.insert(slots.end(), static_cast<size_t>(std::min(1 + depth, others)),

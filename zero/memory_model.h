@@ -34,7 +34,8 @@ StateBytes BytesAtRest(const Layout& layout, const StoreOptions& options,
                        int shards);
 
 // Bytes of the slots that stage 3 reserves: one for the largest unit and, of
-// the next size, one more than the prefetch depth.
+// the next size, one more than the prefetch depth and the units that the reuse
+// distance keeps; never more than there are units.
 std::vector<int64_t> SlotBytes(const Layout& layout,
                                const StoreOptions& options, int shards);
 

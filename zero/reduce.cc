@@ -32,18 +32,18 @@ Reducer::Reducer(StoreState& state)
 }
 
 void Reducer::BeginBackward(std::span<const autograd::ParamUse> uses) {
-  TERRACE_CHECK(micro_ < state_.options.micro_steps,
-                "[engine] the window already has its ",
-                state_.options.micro_steps,
-                " micro-steps: call Step before the next Backward");
+  TERRACE_DCHECK(micro_ < state_.options.micro_steps);
+  TERRACE_CHECK(!in_pass_,
+                "[engine] an earlier Backward failed and left the window's "
+                "gradients incomplete: call DiscardWindow on all ranks");
+  in_pass_ = true;
   next_ = 0;
-  for (Progress& p : progress_) {
-    p.remaining = 0;
-    p.complete = false;
-  }
+  for (Progress& p : progress_) p.remaining = 0;
   for (const autograd::ParamUse& use : uses)
     progress_[static_cast<size_t>(state_.layout.param(use.id).unit)]
         .remaining += use.uses;
+  // A unit that this pass does not use holds nobody up.
+  for (Progress& p : progress_) p.complete = p.remaining == 0;
 }
 
 Piece& Reducer::Local(SegmentState& segment) {
@@ -132,13 +132,14 @@ void Reducer::Reduce(UnitId unit) {
   progress.reduced = true;
   ++reductions_;
   const std::string& name = state_.layout.unit(unit).name;
-  pending.done = state_.comm.ReduceScatterOrdered(
+  // Kept before anything is issued: the buffers belong to the transfer.
+  Pending& kept = pending_.emplace_back(std::move(pending));
+  kept.done = state_.comm.ReduceScatterOrdered(
       {"reduce " + name, unit}, std::move(segments), state_.options.wire,
       state_.options.bucket_numel);
   if (!gathers.empty())
-    pending.done = state_.comm.AllGather({"gather gradient " + name, unit},
-                                         std::move(gathers));
-  pending_.push_back(std::move(pending));
+    kept.done = state_.comm.AllGather({"gather gradient " + name, unit},
+                                      std::move(gathers));
   Retire(state_.options.overlap ? kOpenInFlight : 0);
 }
 
@@ -164,6 +165,7 @@ void Reducer::Retire(size_t keep) {
 void Reducer::EndBackward() {
   if (ReducesNow())
     while (next_ < order_.size()) Reduce(order_[next_++]);
+  in_pass_ = false;
   if (!last_) return;
   ++micro_;
   touched_.assign(touched_.size(), false);
@@ -174,8 +176,16 @@ void Reducer::Await() {
   pending_.clear();
 }
 
+void Reducer::DiscardWindow() {
+  Await();
+  for (UnitState& unit : state_.units)
+    for (SegmentState& segment : unit.segments) segment.open = {};
+  ClearWindow();
+}
+
 void Reducer::ClearWindow() {
   micro_ = 0;
+  in_pass_ = false;
   touched_.assign(touched_.size(), false);
   touched_window_.assign(touched_window_.size(), false);
   for (Progress& p : progress_) p = {};

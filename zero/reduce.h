@@ -5,7 +5,7 @@
 // buffer of the unit (moment `micro_step`); the first contribution overwrites,
 // later ones add. A unit is complete when every use counted for this backward
 // pass has fired. Complete units are reduced in one fixed order, those that
-// finish early wait, units without a contribution follow at the end with zeros.
+// finish early wait, those that a pass does not use take part with zeros.
 // Reductions run beside the rest of backward; a transient buffer belongs to its
 // transfer until that is done.
 #pragma once
@@ -41,6 +41,8 @@ class Reducer {
   int micro_steps_done() const { return micro_; }
   // Forgets the window; gradients are overwritten by the next.
   void ClearWindow();
+  // The same after a pass that failed, once its transfers are over.
+  void DiscardWindow();
 
   int64_t reductions() const { return reductions_; }
   double wait_seconds() const { return wait_seconds_; }
@@ -76,6 +78,7 @@ class Reducer {
   std::vector<Pending> pending_;                // oldest first
   int micro_ = 0;
   bool last_ = true;
+  bool in_pass_ = false;  // between BeginBackward and EndBackward
   int64_t reductions_ = 0;
   double wait_seconds_ = 0;
 };

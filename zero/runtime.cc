@@ -2,14 +2,18 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -93,23 +97,18 @@ struct Job {
         fn(fn),
         threads(threads),
         group(std::move(group)),
-        left(options.ranks),
         finish(options.ranks) {}
 
   const LaunchOptions& options;
   const RankFunction& fn;
   int threads;
   std::shared_ptr<ThreadGroup> group;
-  Finish left;    // ranks still in fn
-  Finish finish;  // ranks whose runtime still lives
-  std::mutex mutex;
-  FirstFailure first;  // of a rank that failed on its own
+  Finish finish;
 
+  // Whatever stage of its life the rank is in, the group learns of it.
   void Fail(int rank, const std::exception_ptr& error) {
-    auto [code, message] = Describe(error);
-    const std::lock_guard lock(mutex);
-    if (first.failed || code == ErrorCode::kAborted) return;
-    first = {true, rank, code, std::move(message)};
+    const auto [code, message] = Describe(error);
+    if (code != ErrorCode::kAborted) group->Abort(rank, code, message);
   }
 
   void RunRank(int rank) {
@@ -117,15 +116,9 @@ struct Job {
       Runtime runtime(options, threads, group, rank);
       try {
         fn(runtime);
-        left.Done();
       } catch (...) {
-        const auto [code, message] = Describe(std::current_exception());
-        if (code != ErrorCode::kAborted)
-          runtime.communicator().Abort(code, message);
-        // Peers may be reading this rank's buffers: they leave first.
-        left.Done();
-        left.WaitFor(kAbortGrace);
-        throw;
+        // Before the runtime goes, so that no peer waits for it.
+        Fail(rank, std::current_exception());
       }
     } catch (...) {
       Fail(rank, std::current_exception());
@@ -146,7 +139,9 @@ Runtime::Runtime(const LaunchOptions& options, int threads,
   store_->SetGroups(ResolveGroups(options.config));
 }
 
-Runtime::~Runtime() = default;
+// The communicator first: it ends what is still under way, and only then may
+// the buffers go that its thread or peers use.
+Runtime::~Runtime() { comm_.reset(); }
 
 int DefaultThreads(int ranks) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -170,23 +165,28 @@ int Launch(const LaunchOptions& options, const RankFunction& fn,
   group.timeout_s = options.config.communication_timeout_s;
   group.delay_s = options.communication_delay_s;
   group.gate = options.gate;
-  // On the heap: threads that never end may outlive this frame's last use.
-  auto job =
-      std::make_shared<Job>(options, fn, threads, ThreadGroup::Create(group));
+  Job job(options, fn, threads, ThreadGroup::Create(group));
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < options.ranks; ++rank)
-    ranks.emplace_back([job, rank] { job->RunRank(rank); });
-  while (!job->finish.WaitFor(std::chrono::milliseconds(200))) {
-    const FirstFailure seen = job->group->first_failure();
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    try {
+      ranks.emplace_back([&job, rank] { job.RunRank(rank); });
+    } catch (const std::system_error& e) {
+      job.group->Abort(rank, ErrorCode::kInternal,
+                       StrCat("[launch] rank ", rank, " of ", options.ranks,
+                              " cannot be started: ", e.what()));
+      for (int r = rank; r < options.ranks; ++r) job.finish.Done();
+      break;
+    }
+  }
+  while (!job.finish.WaitFor(std::chrono::milliseconds(200))) {
+    const FirstFailure seen = job.group->first_failure();
     if (!seen.failed) continue;
-    if (job->finish.WaitFor(kAbortGrace)) break;
+    if (job.finish.WaitFor(kAbortGrace)) break;
     Report(seen, options.ranks);
-    std::fflush(nullptr);
     _exit(ExitCode(seen.code));
   }
   for (std::thread& rank : ranks) rank.join();
-  FirstFailure first = job->group->first_failure();
-  if (!first.failed) first = job->first;  // before there was a communicator
+  const FirstFailure first = job.group->first_failure();
   if (!first.failed) return 0;
   if (failure != nullptr)
     *failure = first;
@@ -195,45 +195,76 @@ int Launch(const LaunchOptions& options, const RankFunction& fn,
   return ExitCode(first.code);
 }
 
+namespace {
+
+struct LaunchFlags {
+  LaunchOptions options;
+  std::string file;
+  ReadOptions read;
+};
+
+int64_t ParseNumber(const std::string& flag, const std::string& text,
+                    int64_t least, int64_t most) {
+  int64_t n = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, n);
+  if (error != std::errc() || stop != end || n < least || n > most)
+    TERRACE_THROW(ErrorCode::kUsage, "[launch] ", flag,
+                  " must be an integer from ", least, " to ", most, ", got '",
+                  text, "'");
+  return n;
+}
+
+// "--flag value" and "--flag=value"; flags of the caller's own are left alone.
+LaunchFlags ParseLaunchFlags(int argc, char** argv) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  LaunchFlags out;
+  for (int i = 1; i < argc; ++i) {
+    std::string flag = argv[i];
+    std::optional<std::string> given;
+    if (const size_t eq = flag.find('='); eq != std::string::npos) {
+      given = flag.substr(eq + 1);
+      flag.resize(eq);
+    }
+    const auto value = [&]() -> std::string {
+      if (given.has_value()) return *given;
+      if (++i >= argc)
+        TERRACE_THROW(ErrorCode::kUsage, "[launch] ", flag, " needs a value");
+      return argv[i];
+    };
+    const auto number = [&](int64_t least, int64_t most) {
+      return ParseNumber(flag, value(), least, most);
+    };
+    LaunchOptions& options = out.options;
+    if (flag == "--ranks") options.ranks = static_cast<int>(number(1, kMost));
+    if (flag == "--threads")
+      options.threads = static_cast<int>(number(1, kMost));
+    if (flag == "--seed")
+      options.seed =
+          static_cast<uint64_t>(number(0, std::numeric_limits<int64_t>::max()));
+    if (flag == "--deepspeed_config") out.file = value();
+    if (flag == "--set") out.read.overrides.push_back(ParseOverride(value()));
+  }
+  out.read.world_size = out.options.ranks;
+  return out;
+}
+
+}  // namespace
+
 int Launch(int argc, char** argv, const RankFunction& fn) {
   EnsureWaitPolicy(argv);
   try {
-    LaunchOptions options;
-    std::string file;
-    ReadOptions read;
-    for (int i = 1; i < argc; ++i) {
-      const std::string flag = argv[i];
-      const auto value = [&]() -> std::string {
-        if (++i >= argc)
-          TERRACE_THROW(ErrorCode::kUsage, "[launch] ", flag, " needs a value");
-        return argv[i];
-      };
-      const auto number = [&](int64_t least) -> int64_t {
-        const std::string text = value();
-        char* end = nullptr;
-        const int64_t n = std::strtoll(text.c_str(), &end, 10);
-        if (text.empty() || *end != 0 || n < least)
-          TERRACE_THROW(ErrorCode::kUsage, "[launch] ", flag,
-                        " must be an integer of at least ", least, ", got '",
-                        text, "'");
-        return n;
-      };
-      if (flag == "--ranks") options.ranks = static_cast<int>(number(1));
-      if (flag == "--threads") options.threads = static_cast<int>(number(1));
-      if (flag == "--seed") options.seed = static_cast<uint64_t>(number(0));
-      if (flag == "--deepspeed_config") file = value();
-      if (flag == "--set") read.overrides.push_back(ParseOverride(value()));
-    }
-    read.world_size = options.ranks;
-    options.config = ReadEngineConfig(
-        file.empty()
+    LaunchFlags flags = ParseLaunchFlags(argc, argv);
+    flags.options.config = ReadEngineConfig(
+        flags.file.empty()
             ? ParseJson("{\"train_micro_batch_size_per_gpu\": 1}", "default")
-            : ReadJsonFile(file),
-        read);
-    return Launch(options, fn);
-  } catch (const Error& e) {
-    std::fprintf(stderr, "terrace: %s\n", e.message().c_str());
-    return ExitCode(e.code());
+            : ReadJsonFile(flags.file),
+        flags.read);
+    return Launch(flags.options, fn);
+  } catch (...) {
+    const auto [code, message] = Describe(std::current_exception());
+    std::fprintf(stderr, "terrace: %s\n", message.c_str());
+    return ExitCode(code);
   }
 }
 

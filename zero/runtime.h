@@ -68,7 +68,9 @@ using RankFunction = std::function<void(Runtime&)>;
 int Launch(int argc, char** argv, const RankFunction& fn);
 
 // The same from options. Prints the first failure on standard error unless
-// `failure` receives it.
+// `failure` receives it. A rank that does not end within seconds of an abort
+// cannot be stopped: then the message is printed and the process ends here with
+// the failure's code, in either case.
 int Launch(const LaunchOptions& options, const RankFunction& fn,
            FirstFailure* failure = nullptr);
 

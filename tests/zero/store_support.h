@@ -50,6 +50,7 @@ struct StoreSpec {
   bool recompute = false;
   bool overlap = true;
   std::optional<int64_t> prefetch = {};
+  int64_t reuse = 0;
   std::optional<int64_t> device_memory = {};  // bytes
   std::vector<zero::ParameterGroup> groups = {};
   int64_t check_replicas_every = 0;
@@ -84,6 +85,7 @@ inline zero::LaunchOptions OptionsOf(const StoreSpec& spec) {
   config.optimizer.weight_decay = spec.weight_decay;
   config.overlap_comm = spec.overlap;
   config.prefetch_bucket_size = spec.prefetch;
+  config.max_reuse_distance = spec.reuse;
   config.device_memory_nbytes = spec.device_memory;
   config.communication_timeout_s = spec.timeout_s;
   config.parameter_groups = spec.groups;
