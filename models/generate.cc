@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "terrace/core/error.h"
+#include "terrace/zero/store_state.h"
 
 namespace terrace::models {
 namespace {
@@ -70,8 +71,12 @@ std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
     return std::span(tokens).last(
         static_cast<size_t>(std::min<int64_t>(n, std::ssize(tokens))));
   };
-  Decoder decoder(ctx, model,
-                  std::min(context, prompt_length + options.max_tokens));
+  // The sum below might overflow where it is not the smaller one.
+  const int64_t capacity =
+      options.max_tokens >= context
+          ? context
+          : std::min(context, prompt_length + options.max_tokens);
+  Decoder decoder(ctx, model, capacity);
   std::vector<float> logits;
   for (int64_t i = 0; i < options.max_tokens; ++i) {
     if (i == 0)
@@ -88,6 +93,16 @@ std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
     if (id == options.end_of_text) break;
   }
   return {tokens.begin() + prompt_length, tokens.end()};
+}
+
+std::string GenerateNotice(const CausalModel& model) {
+  const zero::ParameterStore& store = model.store();
+  const int ranks = store.state().comm.size();
+  if (!store.options().shard_parameter || ranks == 1) return "";
+  return StrCat(
+      "sampling gathers every unit for each token: parameters are sharded "
+      "over ",
+      ranks, " ranks; `terrace generate` loads them whole");
 }
 
 }  // namespace terrace::models

@@ -18,6 +18,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "terrace/models/model.h"
@@ -44,5 +45,9 @@ std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
                               std::span<const int32_t> prompt,
                               const GenerateOptions& options = {},
                               const TokenFunction& on_token = {});
+
+// What a caller should be told before it generates with this model, or "": with
+// sharded parameters each token gathers every unit that is not resident.
+std::string GenerateNotice(const CausalModel& model);
 
 }  // namespace terrace::models

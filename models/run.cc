@@ -15,6 +15,7 @@
 #include "terrace/zero/checkpoint_manifest.h"
 #include "terrace/zero/effects.h"
 #include "terrace/zero/environment.h"
+#include "terrace/zero/seal_check.h"
 
 namespace terrace::models {
 namespace {
@@ -53,12 +54,16 @@ std::string DataJson(const zero::DataConfig& data, int64_t sequence_length,
 }
 
 std::string WriteSample(zero::Engine& engine, const Model& model,
-                        const Tokenizer& tokenizer, const RunRequest& request) {
+                        const Tokenizer& tokenizer, const RunRequest& request,
+                        const RunEvents& events) {
   const auto* causal = dynamic_cast<const CausalModel*>(&model);
   if (causal == nullptr || request.sample_tokens == 0) return "";
   TextStream text(tokenizer);
   const int32_t start = tokenizer.end_of_text();
   std::string sample;
+  const std::string notice = GenerateNotice(*causal);
+  if (!notice.empty() && engine.runtime().rank() == 0 && events.on_notice)
+    events.on_notice(notice);
   const zero::EvalScope scope(engine, zero::Phase::kDecode);
   Generate(engine.context(), *causal, {&start, 1},
            {.max_tokens = request.sample_tokens,
@@ -182,6 +187,9 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
   const std::unique_ptr<Model> model =
       MakeModel(nn::Scope(rt.store()), file_.model);
   zero::Engine engine(rt);
+  // What ranks read of changing files may differ.
+  zero::CheckEqual(rt.communicator(), "the text (data.train, data.validation)",
+                   data_.fingerprint);
   zero::ResolvedConfig resolved = file_.Resolve(launch_.config);
   zero::ReportEffects(rt.store(), "deepspeed.", &resolved);
   const zero::CheckpointExtras extras = Extras(rt, resolved);
@@ -204,7 +212,7 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
   RunOutcome outcome;
   outcome.train = trainer.Run(events.trainer);
   if (!outcome.train.stopped)
-    outcome.sample = WriteSample(engine, *model, *tokenizer_, request_);
+    outcome.sample = WriteSample(engine, *model, *tokenizer_, request_, events);
   return outcome;
 }
 

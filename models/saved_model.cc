@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "terrace/core/error.h"
-#include "terrace/core/file.h"
 #include "terrace/models/registry.h"
 #include "terrace/models/text_data.h"
 #include "terrace/zero/checkpoint_manifest.h"
@@ -12,24 +11,58 @@
 namespace terrace::models {
 namespace {
 
-std::vector<std::string> Texts(const zero::JsonNode& node,
-                               std::string_view key) {
+using zero::JsonKind;
+using zero::JsonNode;
+
+// Runs what reads a part of a manifest. A manifest is data: a fault in it is
+// none of the configuration or of the caller, and the message names its file.
+template <class F>
+auto OfManifest(const std::string& folder, const F& fn) {
+  try {
+    return fn();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kConfig &&
+        e.code() != ErrorCode::kInvalidArgument)
+      throw;
+    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", folder, "/",
+                  zero::kManifestName,
+                  " must say what this program can read, got: ", e.message());
+  }
+}
+
+const JsonNode& Need(const JsonNode& object, std::string_view key,
+                     JsonKind kind) {
+  const JsonNode* node = object.Member(key);
+  TERRACE_CHECK(node != nullptr, "[data] '", key, "' must be given");
+  TERRACE_CHECK(node->kind == kind, "[data] '", key, "' must be ", Name(kind),
+                ", got ", Name(node->kind));
+  return *node;
+}
+
+std::vector<std::string> Texts(const JsonNode& object, std::string_view key) {
   std::vector<std::string> out;
-  const zero::JsonNode* list = node.Member(key);
-  if (list == nullptr) return out;
-  for (const zero::JsonNode& element : list->elements)
+  for (const JsonNode& element : Need(object, key, JsonKind::kArray).elements) {
+    TERRACE_CHECK(element.is_string(), "[data] '", key,
+                  "' must be names of files, got ", Name(element.kind));
     out.push_back(element.text);
+  }
   return out;
 }
 
-void AddTokens(const SavedModel& saved, const std::string& path,
-               std::vector<int32_t>& tokens) {
-  const std::string text = ReadFile(path);
-  for (const std::string_view document : SplitDocuments(text)) {
-    const std::vector<int32_t> ids = saved.tokenizer->Encode(document);
-    tokens.insert(tokens.end(), ids.begin(), ids.end());
-    tokens.push_back(saved.tokenizer->end_of_text());
-  }
+// The text that a run was trained on, as models/run.cc wrote it.
+TextDataOptions ReadData(const SavedModel& saved, const std::string& text) {
+  const JsonNode node = zero::ParseJson(text, "data");
+  TextDataOptions options;
+  options.sequence_length =
+      Need(node, "sequence_length", JsonKind::kInt).integer;
+  TERRACE_CHECK(options.sequence_length > 0,
+                "[data] sequence_length must be > 0, got ",
+                options.sequence_length);
+  options.train = Texts(node, "train");
+  TERRACE_CHECK(!options.train.empty(), "[data] 'train' must name a file");
+  options.validation = Texts(node, "validation");
+  options.seed = saved.extras.seed;
+  return options;
 }
 
 }  // namespace
@@ -46,30 +79,15 @@ TokenDataset EvaluationText(const SavedModel& saved,
   if (entry == saved.extras.more.end())
     TERRACE_THROW(ErrorCode::kData, "[evaluate] ", saved.path,
                   " does not say what text it was trained on");
-  const zero::JsonNode node = zero::ParseJson(entry->second, saved.path);
-  const zero::JsonNode* length = node.Member("sequence_length");
-  TERRACE_DCHECK(length != nullptr);
-  TextDataOptions options;
-  options.sequence_length = length->integer;
-  options.seed = saved.extras.seed;
-  if (patterns.empty()) {
-    options.train = Texts(node, "train");
-    options.validation = Texts(node, "validation");
+  const TextDataOptions options =
+      OfManifest(saved.path, [&] { return ReadData(saved, entry->second); });
+  if (patterns.empty())
     return LoadTextData(options, *saved.tokenizer).validation;
-  }
-  std::vector<int32_t> tokens;
-  for (const std::string& pattern : patterns) {
-    const std::vector<std::string> paths = ExpandGlob(pattern);
-    if (paths.empty())
-      TERRACE_THROW(ErrorCode::kData, "[evaluate] \"", pattern,
-                    "\" must match a file, and matches none");
-    for (const std::string& path : paths) AddTokens(saved, path, tokens);
-  }
   // Every token counts, the rest after the last window too.
-  return TokenDataset(tokens, saved.tokenizer->vocab_size(),
-                      {.sequence_length = options.sequence_length,
-                       .keep_partial = true,
-                       .name = "evaluate"});
+  return LoadText(patterns, *saved.tokenizer,
+                  {.sequence_length = options.sequence_length,
+                   .keep_partial = true,
+                   .name = "evaluate"});
 }
 
 SavedModel ReadSavedModel(const std::string& path) {
@@ -85,10 +103,12 @@ SavedModel ReadSavedModel(const std::string& path) {
   if (saved.extras.model_json.empty())
     TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", place.path,
                   " must say which model it is of, but names none");
-  saved.model = zero::ParseJson(saved.extras.model_json, place.path + " model");
   const auto tokenizer = saved.extras.more.find("tokenizer");
-  saved.tokenizer = MakeTokenizer(
-      tokenizer == saved.extras.more.end() ? "byte" : tokenizer->second);
+  OfManifest(saved.path, [&] {
+    saved.model = zero::ParseJson(saved.extras.model_json, "model");
+    saved.tokenizer = MakeTokenizer(
+        tokenizer == saved.extras.more.end() ? "byte" : tokenizer->second);
+  });
   return saved;
 }
 
@@ -106,7 +126,9 @@ zero::LaunchOptions InferenceOptions(int threads, int64_t micro_batch) {
 }
 
 LoadedModel::LoadedModel(zero::Runtime& rt, const SavedModel& saved)
-    : model_(MakeModel(nn::Scope(rt.store()), saved.model)),
+    : model_(OfManifest(
+          saved.path,
+          [&] { return MakeModel(nn::Scope(rt.store()), saved.model); })),
       engine_(std::make_unique<zero::Engine>(rt)) {
   zero::LoadCheckpoint(*engine_, saved.path, {.weights_only = true});
 }

@@ -41,7 +41,8 @@ struct SavedModel {
 };
 
 // path: a run's output folder, its checkpoint folder or a step's folder. Throws
-// kData for anything else, and for a checkpoint that names no model.
+// kData for anything else, and for a manifest that names no model or one that
+// cannot be read; so do EvaluationText and LoadedModel.
 SavedModel ReadSavedModel(const std::string& path);
 
 // The text to evaluate a saved model on: the files that match `patterns`, or,

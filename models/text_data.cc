@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -17,9 +19,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct File {
-  std::string path;
-  std::string text;
+// A file's text: mapped, or read where there is nothing to map (a pipe, /proc).
+class TextFile {
+ public:
+  explicit TextFile(const std::string& path) {
+    std::error_code none;  // opening it says what is wrong
+    if (fs::is_regular_file(path, none) && fs::file_size(path, none) > 0)
+      map_.emplace(path);
+    else
+      read_ = ReadFile(path);
+  }
+  // Lives as long as the object stays where it is.
+  std::string_view text() const {
+    if (!map_.has_value()) return read_;
+    return {reinterpret_cast<const char*>(map_->bytes().data()),
+            map_->bytes().size()};
+  }
+
+ private:
+  std::optional<MappedFile> map_;
+  std::string read_;
 };
 
 bool IsBlank(std::string_view text) {
@@ -43,10 +62,10 @@ std::string Below(const std::string& base, const std::string& pattern) {
 }
 
 // `where` is the key of the run file that holds the patterns.
-std::vector<File> ReadFiles(std::string_view where,
-                            const std::vector<std::string>& patterns,
-                            const std::string& base) {
-  std::vector<File> files;
+std::deque<TextFile> OpenFiles(std::string_view where,
+                               const std::vector<std::string>& patterns,
+                               const std::string& base) {
+  std::deque<TextFile> files;  // they stay where they are
   std::set<fs::path> seen;
   for (const std::string& pattern : patterns) {
     const std::vector<std::string> paths = ExpandGlob(Below(base, pattern));
@@ -65,21 +84,21 @@ std::vector<File> ReadFiles(std::string_view where,
       }
       const fs::path real = fs::canonical(path, none);
       if (!none && !seen.insert(real).second) continue;
-      files.push_back({path, ReadFile(path)});
-      if (SplitDocuments(files.back().text).empty()) {
+      const std::string_view text = files.emplace_back(path).text();
+      if (SplitDocuments(text).empty()) {
         TERRACE_THROW(ErrorCode::kData, "[", where,
                       "] each file must hold text, got \"", path, "\" of ",
-                      files.back().text.size(), " bytes without any");
+                      text.size(), " bytes without any");
       }
     }
   }
   return files;
 }
 
-std::vector<std::string_view> AllDocuments(const std::vector<File>& files) {
+std::vector<std::string_view> AllDocuments(const std::deque<TextFile>& files) {
   std::vector<std::string_view> documents;
-  for (const File& file : files) {
-    for (std::string_view document : SplitDocuments(file.text)) {
+  for (const TextFile& file : files) {
+    for (std::string_view document : SplitDocuments(file.text())) {
       documents.push_back(document);
     }
   }
@@ -127,13 +146,19 @@ Split HoldOut(const std::vector<std::string_view>& documents, double fraction,
 TokenDataset Build(const std::vector<std::string_view>& documents,
                    const Tokenizer& tokenizer,
                    const TokenDataset::Options& options) {
-  std::vector<int32_t> tokens;
+  // A token stands for a byte or more: memory beyond what is used is reserved
+  // and never touched.
+  size_t most = documents.size();
+  for (std::string_view document : documents) most += document.size();
+  TokenVector tokens(tokenizer.vocab_size(), options.name);
+  tokens.Reserve(static_cast<int64_t>(most));
+  const int32_t end = tokenizer.end_of_text();
   for (std::string_view document : documents) {
-    const std::vector<int32_t> ids = tokenizer.Encode(document);
-    tokens.insert(tokens.end(), ids.begin(), ids.end());
-    tokens.push_back(tokenizer.end_of_text());
+    tokenizer.EncodeTo(
+        document, [&](std::span<const int32_t> ids) { tokens.Append(ids); });
+    tokens.Append({&end, 1});
   }
-  return TokenDataset(tokens, tokenizer.vocab_size(), options);
+  return TokenDataset(std::move(tokens), options);
 }
 
 }  // namespace
@@ -167,10 +192,10 @@ TextData LoadTextData(const TextDataOptions& options,
       options.validation_fraction >= 0 && options.validation_fraction < 1,
       "[data] validation_fraction must be in [0, 1), got ",
       options.validation_fraction);
-  const std::vector<File> train_files =
-      ReadFiles("data.train", options.train, options.base);
-  const std::vector<File> validation_files =
-      ReadFiles("data.validation", options.validation, options.base);
+  const std::deque<TextFile> train_files =
+      OpenFiles("data.train", options.train, options.base);
+  const std::deque<TextFile> validation_files =
+      OpenFiles("data.validation", options.validation, options.base);
 
   Split split;
   if (validation_files.empty()) {
@@ -199,10 +224,17 @@ TextData LoadTextData(const TextDataOptions& options,
               tokenizer.vocab_size(), options.sequence_length,
               std::bit_cast<uint64_t>(options.validation_fraction),
               train_files.size());
-  for (const File& file : train_files) hash = hash.With(file.text);
-  for (const File& file : validation_files) hash = hash.With(file.text);
+  for (const TextFile& file : train_files) hash = hash.With(file.text());
+  for (const TextFile& file : validation_files) hash = hash.With(file.text());
   data.fingerprint = hash.bits();
   return data;
+}
+
+TokenDataset LoadText(const std::vector<std::string>& patterns,
+                      const Tokenizer& tokenizer,
+                      const TokenDataset::Options& options) {
+  const std::deque<TextFile> files = OpenFiles(options.name, patterns, "");
+  return Build(AllDocuments(files), tokenizer, options);
 }
 
 }  // namespace terrace::models

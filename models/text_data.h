@@ -7,7 +7,9 @@
 //   data.train.TrainBatch(cursor, 32);
 //
 // A file is split into documents, each followed by end-of-text. The result is a
-// function of file contents and settings: every rank reads the same.
+// function of file contents and settings: every rank reads the same. Files are
+// mapped, not read, and tokens go straight into the dataset's vector: the
+// memory is what that takes, about 2 bytes a token.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +49,12 @@ struct TextData {
 // text, or the split that is too short.
 TextData LoadTextData(const TextDataOptions& options,
                       const Tokenizer& tokenizer);
+
+// All text of the files that match `patterns`, in order, nothing held out.
+// Throws as LoadTextData does, naming options.name.
+TokenDataset LoadText(const std::vector<std::string>& patterns,
+                      const Tokenizer& tokenizer,
+                      const TokenDataset::Options& options);
 
 // The documents of a file: what lines of a single '%' separate (the format of
 // fortune), the whole file where it has none; blank ones are left out. Views

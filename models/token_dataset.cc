@@ -1,6 +1,7 @@
 #include "terrace/models/token_dataset.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "terrace/core/error.h"
 #include "terrace/core/rng.h"
@@ -22,12 +23,47 @@ SampleRange DealRank(int64_t rank, int64_t ranks, int64_t micro_step,
           .count = micro_batch};
 }
 
+TokenVector::TokenVector(int64_t vocab_size, std::string name)
+    : name_(std::move(name)),
+      vocab_size_(vocab_size),
+      is_narrow_(vocab_size <= 65536) {}
+
+void TokenVector::Reserve(int64_t count) {
+  const auto n = static_cast<size_t>(count);
+  is_narrow_ ? narrow_.reserve(n) : wide_.reserve(n);
+}
+
+void TokenVector::Append(std::span<const int32_t> ids) {
+  CheckIds(name_, ids, vocab_size_, size());
+  if (is_narrow_)
+    narrow_.insert(narrow_.end(), ids.begin(), ids.end());
+  else
+    wide_.insert(wide_.end(), ids.begin(), ids.end());
+}
+
+int64_t TokenVector::size() const {
+  return is_narrow_ ? std::ssize(narrow_) : std::ssize(wide_);
+}
+
+namespace {
+
+TokenVector Copy(std::span<const int32_t> tokens, int64_t vocab_size,
+                 const std::string& name) {
+  TokenVector copy(vocab_size, name);
+  copy.Append(tokens);
+  return copy;
+}
+
+}  // namespace
+
 TokenDataset::TokenDataset(std::span<const int32_t> tokens, int64_t vocab_size,
                            const Options& options)
-    : options_(options), token_count_(static_cast<int64_t>(tokens.size())) {
+    : TokenDataset(Copy(tokens, vocab_size, options.name), options) {}
+
+TokenDataset::TokenDataset(TokenVector tokens, const Options& options)
+    : options_(options), token_count_(tokens.size()) {
   const int64_t length = options.sequence_length;
   TERRACE_CHECK(length > 0, "[data.sequence_length] must be > 0, got ", length);
-  CheckIds(options.name, tokens, vocab_size);
   const int64_t least = options.keep_partial ? 2 : length + 1;
   if (token_count_ < least) {
     TERRACE_THROW(ErrorCode::kData, "[", options.name, "] must hold at least ",
@@ -37,17 +73,7 @@ TokenDataset::TokenDataset(std::span<const int32_t> tokens, int64_t vocab_size,
   const int64_t targets = token_count_ - 1;
   sample_count_ =
       options.keep_partial ? (targets + length - 1) / length : targets / length;
-  if (vocab_size <= 65536) {
-    narrow_ = std::make_shared<const std::vector<uint16_t>>(tokens.begin(),
-                                                            tokens.end());
-  } else {
-    wide_ = std::make_shared<const std::vector<int32_t>>(tokens.begin(),
-                                                         tokens.end());
-  }
-}
-
-int32_t TokenDataset::At(int64_t position) const {
-  return narrow_ ? (*narrow_)[position] : (*wide_)[position];
+  tokens_ = std::make_shared<const TokenVector>(std::move(tokens));
 }
 
 std::vector<int32_t> TokenDataset::Tokens(int64_t begin, int64_t end) const {
@@ -55,7 +81,7 @@ std::vector<int32_t> TokenDataset::Tokens(int64_t begin, int64_t end) const {
                 "[tokens] range must lie in [0, ", token_count_, "], got [",
                 begin, ", ", end, ")");
   std::vector<int32_t> tokens(end - begin);
-  for (int64_t i = begin; i < end; ++i) tokens[i - begin] = At(i);
+  for (int64_t i = begin; i < end; ++i) tokens[i - begin] = (*tokens_)[i];
   return tokens;
 }
 
@@ -110,8 +136,7 @@ HostBatch TokenDataset::Fetch(const GlobalBatch& global,
       .batch = range.count,
       .time = time,
       .input_ids = std::vector<int32_t>(range.count * time, 0),
-      .labels = std::vector<int32_t>(range.count * time, kIgnoreLabel),
-      .first_sample = range.begin};
+      .labels = std::vector<int32_t>(range.count * time, kIgnoreLabel)};
   for (int64_t row = 0; row < range.count; ++row) {
     const int64_t sample = global.samples[range.begin + row];
     if (sample == kPaddingSample) continue;
@@ -121,8 +146,8 @@ HostBatch TokenDataset::Fetch(const GlobalBatch& global,
     const int64_t begin = sample * time;
     const int64_t targets = std::min(time, token_count_ - 1 - begin);
     for (int64_t t = 0; t < targets; ++t) {
-      batch.input_ids[row * time + t] = At(begin + t);
-      batch.labels[row * time + t] = At(begin + t + 1);
+      batch.input_ids[row * time + t] = (*tokens_)[begin + t];
+      batch.labels[row * time + t] = (*tokens_)[begin + t + 1];
     }
     batch.valid += targets;
   }

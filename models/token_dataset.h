@@ -33,9 +33,6 @@ struct HostBatch {
   int64_t time = 0;
   std::vector<int32_t> input_ids = {};
   std::vector<int32_t> labels = {};  // [b, t]: the target of position t
-  // Index of row 0 within the global batch: row b is sample first_sample + b,
-  // the address of its dropout masks.
-  int64_t first_sample = 0;
   int64_t valid = 0;  // labels other than kIgnoreLabel: the weight of the loss
 };
 
@@ -55,6 +52,31 @@ struct SampleRange {
 SampleRange DealRank(int64_t rank, int64_t ranks, int64_t micro_step,
                      int64_t micro_batch, int64_t accumulation);
 
+// Token ids as a dataset keeps them: 2 bytes each where the vocabulary allows.
+class TokenVector {
+ public:
+  // `name` is how errors call it.
+  explicit TokenVector(int64_t vocab_size, std::string name = "data");
+
+  // So that `count` tokens in all are appended without a copy of the earlier.
+  void Reserve(int64_t count);
+  // Throws kData when an id is outside [0, vocab_size): names position and id.
+  void Append(std::span<const int32_t> ids);
+
+  int64_t size() const;
+  int32_t operator[](int64_t position) const {
+    const auto i = static_cast<size_t>(position);
+    return is_narrow_ ? narrow_[i] : wide_[i];
+  }
+
+ private:
+  std::string name_;
+  int64_t vocab_size_;
+  bool is_narrow_;
+  std::vector<uint16_t> narrow_;
+  std::vector<int32_t> wide_;
+};
+
 class TokenDataset {
  public:
   struct Options {
@@ -68,9 +90,10 @@ class TokenDataset {
 
   // No samples.
   TokenDataset() = default;
-  // Throws kData when an id is outside [0, vocab_size) (names position and id)
-  // or the tokens do not fill one sample (says how many it takes): T + 1, or 2
-  // with keep_partial.
+  // Throws kData when the tokens do not fill one sample (says how many it
+  // takes): T + 1, or 2 with keep_partial.
+  TokenDataset(TokenVector tokens, const Options& options);
+  // Of a copy; throws as TokenVector::Append and the above.
   TokenDataset(std::span<const int32_t> tokens, int64_t vocab_size,
                const Options& options);
 
@@ -92,14 +115,10 @@ class TokenDataset {
   std::vector<int32_t> Tokens(int64_t begin, int64_t end) const;
 
  private:
-  int32_t At(int64_t position) const;
-
   Options options_;
   int64_t token_count_ = 0;
   int64_t sample_count_ = 0;
-  // One of the two: 16 bits where the vocabulary allows.
-  std::shared_ptr<const std::vector<uint16_t>> narrow_;
-  std::shared_ptr<const std::vector<int32_t>> wide_;
+  std::shared_ptr<const TokenVector> tokens_;
 };
 
 }  // namespace terrace::models

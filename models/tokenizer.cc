@@ -1,5 +1,8 @@
 #include "terrace/models/tokenizer.h"
 
+#include <algorithm>
+#include <array>
+
 #include "terrace/core/error.h"
 
 namespace terrace::models {
@@ -13,12 +16,16 @@ class ByteTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return 257; }
   int32_t end_of_text() const override { return 256; }
 
-  std::vector<int32_t> Encode(std::string_view text) const override {
-    std::vector<int32_t> ids(text.size());
-    for (size_t i = 0; i < text.size(); ++i) {
-      ids[i] = static_cast<unsigned char>(text[i]);
+  void EncodeTo(std::string_view text, TokenSink sink) const override {
+    std::array<int32_t, 4096> ids;
+    while (!text.empty()) {
+      const size_t count = std::min(text.size(), ids.size());
+      for (size_t i = 0; i < count; ++i) {
+        ids[i] = static_cast<unsigned char>(text[i]);
+      }
+      sink(std::span(ids).first(count));
+      text.remove_prefix(count);
     }
-    return ids;
   }
 
   std::string Decode(std::span<const int32_t> ids) const override {
@@ -57,6 +64,14 @@ Prefix Classify(std::string_view s) {
 
 }  // namespace
 
+std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
+  std::vector<int32_t> all;
+  EncodeTo(text, [&](std::span<const int32_t> ids) {
+    all.insert(all.end(), ids.begin(), ids.end());
+  });
+  return all;
+}
+
 std::unique_ptr<Tokenizer> MakeTokenizer(std::string_view name) {
   if (name == "byte") return std::make_unique<ByteTokenizer>();
   TERRACE_THROW(ErrorCode::kConfig,
@@ -65,11 +80,12 @@ std::unique_ptr<Tokenizer> MakeTokenizer(std::string_view name) {
 }
 
 void CheckIds(std::string_view where, std::span<const int32_t> ids,
-              int64_t vocab_size) {
+              int64_t vocab_size, int64_t first) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size) {
       TERRACE_THROW(ErrorCode::kData, "[", where, "] ids must be in [0, ",
-                    vocab_size, "), got id ", ids[i], " at position ", i);
+                    vocab_size, "), got id ", ids[i], " at position ",
+                    first + static_cast<int64_t>(i));
     }
   }
 }

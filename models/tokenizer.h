@@ -20,7 +20,11 @@
 #include <string_view>
 #include <vector>
 
+#include "terrace/core/function_ref.h"
+
 namespace terrace::models {
+
+using TokenSink = FunctionRef<void(std::span<const int32_t>)>;
 
 class Tokenizer {
  public:
@@ -32,7 +36,10 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;
   // Stands between documents.
   virtual int32_t end_of_text() const = 0;
-  virtual std::vector<int32_t> Encode(std::string_view text) const = 0;
+  // Calls `sink` with the ids of `text`, piece by piece: memory for a piece,
+  // however long the text is.
+  virtual void EncodeTo(std::string_view text, TokenSink sink) const = 0;
+  std::vector<int32_t> Encode(std::string_view text) const;
   // The bytes of `ids`, which may end inside a character. Throws kData naming
   // position and id of the first one outside the vocabulary.
   virtual std::string Decode(std::span<const int32_t> ids) const = 0;
@@ -43,9 +50,9 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> MakeTokenizer(std::string_view name);
 
 // Throws kData unless every id is in [0, vocab_size): "[where] id 300 at
-// position 17 ...".
+// position 17 ...". `first` is the position of ids[0].
 void CheckIds(std::string_view where, std::span<const int32_t> ids,
-              int64_t vocab_size);
+              int64_t vocab_size, int64_t first = 0);
 
 // Throws kConfig, naming both sizes, when the tokenizer can make ids that the
 // model's embedding table does not have. A larger table is allowed: tables are

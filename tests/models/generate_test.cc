@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "terrace/models/gpt2.h"
 #include "terrace/tests/support/one_rank.h"
@@ -133,6 +134,18 @@ TEST(GenerateTest, DrawsOnlyFromTheVocabularyGiven) {
                   (void)Generate(ctx, model, Ids{1}, {.vocabulary = 24});
                 }),
                 HasSubstr("vocabulary must be in [1, 23], got 24"));
+  });
+}
+
+// "Until the end of text" is asked for by any number of tokens.
+TEST(GenerateTest, AHugeCountEndsWithTheText) {
+  WithModel([](Context& ctx, const Gpt2& model) {
+    int seen = 0;
+    const Ids text =
+        Generate(ctx, model, Ids{1, 2, 3},
+                 {.max_tokens = std::numeric_limits<int64_t>::max()},
+                 [&](int32_t) { return ++seen < 12; });
+    EXPECT_EQ(text, Generate(ctx, model, Ids{1, 2, 3}, {.max_tokens = 12}));
   });
 }
 
