@@ -7,7 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "terrace/autograd/op.h"
+#include "terrace/tests/zero/pass_op.h"
 #include "terrace/tests/zero/store_support.h"
 #include "terrace/zero/gather.h"
 
@@ -74,31 +74,6 @@ class TurnGate {
   Rank ranks_[kRanks];
 };
 
-// The identity, calling out when the walk passes it, forward and backward.
-struct PassOp {
-  static constexpr const char* kName = "pass";
-  struct Attrs {
-    std::function<void()> forward, backward;
-  };
-  struct Saved {};
-  static Tensor Forward(Context&, const Attrs& attrs,
-                        const autograd::Inputs<1>& in, Saved*) {
-    if (attrs.forward) attrs.forward();
-    return in[0];
-  }
-  static void Backward(Context&, const Attrs& attrs, const Saved&,
-                       const Tensor& dy, autograd::GradTargets<1>& out) {
-    if (attrs.backward) attrs.backward();
-    if (out.wants(0)) out.Pass(0, dy, /*shared=*/true);
-  }
-};
-
-Variable OnPass(Context& ctx, const Variable& x, std::function<void()> forward,
-                std::function<void()> backward) {
-  return autograd::Apply<PassOp>(ctx, {std::move(forward), std::move(backward)},
-                                 {x});
-}
-
 struct Gated {
   std::vector<double> losses;
   std::vector<int64_t> gathers, prefetched;  // by step
@@ -155,7 +130,7 @@ Gated Train(const StoreSpec& base, TurnGate* gate, int64_t steps) {
   return run;
 }
 
-TEST(PrefetchTest, GathersAreIssuedAheadAndReadOnlyWhenDone) {
+TEST(PrefetchTest, B150GathersAreIssuedAheadAndReadOnlyWhenDone) {
   const std::vector<double> want = Train({.stage = 0}, nullptr, 4).losses;
   for (const auto moment :
        {zero::ReductionMoment::kWindow, zero::ReductionMoment::kMicroStep}) {
