@@ -25,6 +25,16 @@ void CheckWindow(const char* op, const UpdateWindow& w) {
 
 }  // namespace
 
+int64_t UpdateWindowNbytes(const UpdateWindow& window) {
+  const int states = int{window.master != nullptr} +
+                     int{window.first != nullptr} +
+                     int{window.second != nullptr};
+  int64_t each = 2 * states * SizeOf(window.state_dtype);
+  if (window.grad != nullptr) each += SizeOf(window.grad_dtype);
+  if (window.working != nullptr) each += SizeOf(window.working_dtype);
+  return window.numel * each;
+}
+
 void AdamUpdate(const Context& ctx, const UpdateWindow& window,
                 const AdamParams& params) {
   CheckWindow("adam_update", window);

@@ -32,6 +32,11 @@ struct UpdateWindow {
   double q = 1;
 };
 
+// What an update of the window reads and writes: states both, gradient read,
+// working copy written. AdamW in f32 without a working copy: 28 bytes a
+// parameter. What a benchmark divides by.
+int64_t UpdateWindowNbytes(const UpdateWindow& window);
+
 // Adam (Kingma, Ba 2015); decoupled decay: AdamW (Loshchilov, Hutter 2019).
 //   g = q grad  (+ weight_decay * w when not decoupled)
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2

@@ -64,8 +64,6 @@ std::vector<BenchRow> BenchMatMul(const BenchOptions& options) {
 
 std::vector<BenchRow> BenchAdamW(const BenchOptions& options) {
   constexpr int64_t kParameters = int64_t{16} << 20;
-  // Read w, m, v and g, write w, m and v.
-  constexpr double kNbytesEach = 28;
   const Context ctx({.threads = options.threads});
   double copy = MeasureCopyBandwidth(ctx);
   const Tensor w = Filled(ctx, 1, kParameters, 0.1f);
@@ -83,7 +81,8 @@ std::vector<BenchRow> BenchAdamW(const BenchOptions& options) {
   const double seconds = MedianSeconds(
       options.rounds, [&] { kernels::AdamUpdate(ctx, window, params); });
   copy = std::max(copy, MeasureCopyBandwidth(ctx));
-  const double rate = kNbytesEach * kParameters / seconds;
+  const double rate =
+      static_cast<double>(kernels::UpdateWindowNbytes(window)) / seconds;
   return {{"adamw",
            "B148: 16 M f32 parameters",
            {{"seconds", seconds},

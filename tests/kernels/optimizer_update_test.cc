@@ -229,6 +229,30 @@ TEST(AdamUpdateTest, WithoutAWorkingCopyOnlyTheMasterMoves) {
   EXPECT_EQ(Doubles(s.working.view()), std::vector<double>(9, 0));
 }
 
+TEST(AdamUpdateTest, B148TouchesTwentyEightBytesAParameterAndAllocatesNone) {
+  const Context ctx;
+  const int64_t n = 100'003;
+  const States s(ctx, n, DType::kF32, DType::kF32);
+  UpdateWindow window = s.Whole();
+  window.working = nullptr;
+  // Weight and both moments read and written, the gradient read.
+  EXPECT_EQ(kernels::UpdateWindowNbytes(window), 28 * n);
+  window.numel = 7;
+  EXPECT_EQ(kernels::UpdateWindowNbytes(window), 28 * 7);
+  // A bf16 copy is written; a bf16 gradient is half as long.
+  const States mixed(ctx, n, DType::kBF16, DType::kBF16);
+  EXPECT_EQ(kernels::UpdateWindowNbytes(mixed.Whole()), (24 + 2 + 2) * n);
+  window.numel = n;
+  window.first = window.second = nullptr;  // SGD
+  EXPECT_EQ(kernels::UpdateWindowNbytes(window), (8 + 4) * n);
+
+  const int64_t before = ctx.device_arena().Report().total.now;
+  ctx.device_arena().ResetPeaks();
+  for (const States* states : {&s, &mixed})
+    AdamUpdate(ctx, states->Whole(), ParamsAt({.decay = 0.1}, 1));
+  EXPECT_EQ(ctx.device_arena().Report().total.peak, before);
+}
+
 TEST(AdamUpdateTest, RefusesWhatCannotBeRight) {
   const Context ctx;
   const States s(ctx, 9, DType::kF32, DType::kF32);
