@@ -1,12 +1,15 @@
 #include "terrace/zero/signals.h"
 
+#include <atomic>
 #include <csignal>
 
 namespace terrace::zero {
 namespace {
 
-// The one value that a handler may write and everybody may read.
-volatile std::sig_atomic_t arrived = 0;
+// The one value that a handler writes and every thread may read: lock-free
+// atomics alone are both.
+std::atomic<int> arrived = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 
 extern "C" void TakeNote(int signal) {
   arrived = signal;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -34,11 +35,11 @@ TEST(GptTextTest, LearnsMoreThanLetterStatistics) {
   std::fputs(train.out.c_str(), stdout);
 
   const auto tokenizer = models::MakeTokenizer("byte");
-  const models::TextData data =
-      models::LoadTextData({.train = file.data.train,
-                            .sequence_length = *file.data.sequence_length,
-                            .seed = file.training.seed},
-                           *tokenizer);
+  models::TextDataOptions options;
+  options.train = file.data.train;
+  options.sequence_length = *file.data.sequence_length;
+  options.seed = file.training.seed;
+  const models::TextData data = models::LoadTextData(options, *tokenizer);
   const std::vector<int32_t> train_tokens = AllTokens(data.train);
   const std::vector<int32_t> held_out = AllTokens(data.validation);
   const auto order = [&](int n) {
