@@ -11,22 +11,27 @@
 namespace terrace::autograd {
 namespace {
 
-// One backward pass. `outer` is set inside a recompute region: what the pass
+// One backward pass. `region` is set inside a recompute region: what the pass
 // takes is the outer pass's choice, and parameter uses are counted there.
 class Walk final : public GradSink {
  public:
-  Walk(ParameterSource* only, const GradSink* outer)
-      : only_(only), outer_(outer) {}
-  ~Walk() override {
-    for (const auto& node : nodes_) node->walk_slot = -1;
-  }
+  Walk(Context& ctx, ParameterSource* only,
+       const internal::RegionBoundary* region)
+      : number_(ctx.NextSequence()), only_(only), region_(region) {}
 
   // Nodes that lead to the roots, in decreasing forward order.
   void Collect(std::span<const Variable> roots) {
     std::vector<std::shared_ptr<Node>> stack;
     const auto visit = [&](const Edge& edge) {
-      if (!edge || edge.node->walk_slot >= 0) return;
-      edge.node->walk_slot = 0;
+      if (!edge || IsBoundary(edge)) return;
+      Node& node = *edge.node;
+      if (Has(node)) return;
+      TERRACE_CHECK(
+          region_ == nullptr || node.sequence() > region_->node.sequence(),
+          "[recompute] a region gets what it differentiates through its "
+          "inputs, but '",
+          node.name(), "' ran outside of it");
+      node.place = {number_, 0};
       nodes_.push_back(edge.node);
       stack.push_back(edge.node);
     };
@@ -41,7 +46,7 @@ class Walk final : public GradSink {
                       [](const auto& node) { return node->sequence(); });
     states_.resize(nodes_.size());
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      nodes_[i]->walk_slot = static_cast<int32_t>(i);
+      nodes_[i]->place.slot = static_cast<int32_t>(i);
       states_[i].resize(static_cast<size_t>(nodes_[i]->outputs()));
     }
   }
@@ -65,8 +70,9 @@ class Walk final : public GradSink {
 
   void Run(Context& ctx) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      // Taken out, so that the node and what it saved go as the walk passes.
-      const std::shared_ptr<Node> node = nodes_[i];
+      Node& node = *nodes_[i];
+      // Taken out, so that gradients go as the walk passes. What the node saved
+      // goes with ReleaseSaved; the node itself lives as long as the root.
       std::vector<Pending> pending = std::move(states_[i]);
       std::vector<Tensor> grads;
       bool any = false;
@@ -77,11 +83,11 @@ class Walk final : public GradSink {
         grads.push_back(std::move(p.grad));
       }
       if (any) {
-        node->Run(ctx, grads, *this);
+        node.Run(ctx, grads, *this);
       } else {
-        Skip(ctx, *node);
+        Skip(ctx, node);
       }
-      node->ReleaseSaved();
+      node.ReleaseSaved();
     }
   }
 
@@ -95,10 +101,10 @@ class Walk final : public GradSink {
     Add(ctx, input.edge, std::move(grad), owned);
   }
   void ParameterDone(Context& ctx, const Parameter& param) override {
-    if (outer_ == nullptr) param.source()->GradDone(ctx, param.id());
+    if (region_ == nullptr) param.source()->GradDone(ctx, param.id());
   }
   bool Takes(const ParameterSource* source) const override {
-    if (outer_ != nullptr) return outer_->Takes(source);
+    if (region_ != nullptr) return region_->outer.Takes(source);
     return only_ == nullptr || source == only_;
   }
 
@@ -128,9 +134,21 @@ class Walk final : public GradSink {
     ++uses[at].uses;
   }
 
+  bool IsBoundary(const Edge& edge) const {
+    return region_ != nullptr && edge.node.get() == &region_->node;
+  }
+  bool Has(const Node& node) const { return node.place.walk == number_; }
+
   void Add(Context& ctx, const Edge& edge, Tensor grad, bool owned) {
-    TERRACE_DCHECK(edge.node->walk_slot >= 0);
-    Pending& p = states_[static_cast<size_t>(edge.node->walk_slot)]
+    if (IsBoundary(edge)) {
+      const NodeInput& input = region_->inputs[static_cast<size_t>(edge.index)];
+      region_->outer.Deliver(ctx, input, std::move(grad), owned);
+      return;
+    }
+    // An operation that walks the graph it is part of takes nodes away.
+    TERRACE_CHECK(Has(*edge.node), "[backward] '", edge.node->name(),
+                  "' must be in one walk at a time");
+    Pending& p = states_[static_cast<size_t>(edge.node->place.slot)]
                         [static_cast<size_t>(edge.index)];
     if (!p.grad.defined()) {
       p = {std::move(grad), owned};
@@ -151,10 +169,11 @@ class Walk final : public GradSink {
       if (Takes(param.source())) ParameterDone(ctx, param);
   }
 
+  const uint64_t number_;
   ParameterSource* only_;
-  const GradSink* outer_;
+  const internal::RegionBoundary* region_;
   std::vector<std::shared_ptr<Node>> nodes_;
-  std::vector<std::vector<Pending>> states_;  // by walk_slot, then output
+  std::vector<std::vector<Pending>> states_;  // by slot, then output
   std::vector<std::pair<ParameterSource*, std::vector<ParamUse>>> uses_;
   std::vector<size_t> place_;  // by parameter id
 };
@@ -177,9 +196,11 @@ void Backward(Context& ctx, const Variable& root, Tensor seed,
   TERRACE_CHECK(root.edge().node != nullptr,
                 "[backward] the root depends on nothing that requires a "
                 "gradient, or was computed with gradients off");
+  TERRACE_CHECK(&root.context() == &ctx,
+                "[backward] the root must come from the context given");
   if (!seed.defined()) seed = Ones(ctx, root);
   const GradModeScope no_grad(ctx, false);
-  Walk walk(options.source, nullptr);
+  Walk walk(ctx, options.source, nullptr);
   walk.Collect({&root, 1});
   walk.Announce(ctx);
   walk.Seed(ctx, root, std::move(seed));
@@ -190,10 +211,14 @@ void Backward(Context& ctx, const Variable& root, Tensor seed,
 namespace internal {
 
 void BackwardRegion(Context& ctx, std::span<const Variable> roots,
-                    std::span<const Tensor> seeds, const GradSink& outer) {
+                    std::span<const Tensor> seeds,
+                    const RegionBoundary& boundary) {
   const GradModeScope no_grad(ctx, false);
-  Walk walk(nullptr, &outer);
-  walk.Collect(roots);
+  Walk walk(ctx, nullptr, &boundary);
+  std::vector<Variable> reached(roots.begin(), roots.end());
+  for (size_t i = 0; i < reached.size(); ++i)
+    if (!seeds[i].defined()) reached[i] = Variable();
+  walk.Collect(reached);
   for (size_t i = 0; i < roots.size(); ++i) walk.Seed(ctx, roots[i], seeds[i]);
   walk.Run(ctx);
 }

@@ -25,10 +25,25 @@ void Backward(Context& ctx, const Variable& root, Tensor seed = {},
               const BackwardOptions& options = {});
 
 namespace internal {
-// The walk inside a recompute region: from several roots, delivering to leaves
-// and to parameter targets, but counting no uses: the region as a whole is one.
+
+// What a recompute region differentiates ends at its boundary: a node made
+// before it ran again, whose output i stands for `inputs[i]` of the region. A
+// contribution to one goes on to `outer` as it arrives, so that it is added
+// where and when it would be without the region.
+struct RegionBoundary {
+  const Node& node;
+  std::span<const NodeInput> inputs;
+  GradSink& outer;
+};
+
+// The walk inside a region: from several roots (those that have a seed) to the
+// boundary and to parameter targets, counting no uses: the region as a whole is
+// one. Throws kInvalidArgument when it meets a graph that is older than the
+// boundary, which belongs to the outer walk.
 void BackwardRegion(Context& ctx, std::span<const Variable> roots,
-                    std::span<const Tensor> seeds, const GradSink& outer);
+                    std::span<const Tensor> seeds,
+                    const RegionBoundary& boundary);
+
 }  // namespace internal
 
 }  // namespace terrace::autograd

@@ -18,6 +18,12 @@ bool GradTargetsBase::wants(int i) const {
   return input.param.param.defined() && sink_.Takes(input.param.param.source());
 }
 
+bool GradTargetsBase::TargetIsOut(const Parameter& param) const {
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    if (slots_[i].direct && inputs_[i].param.param == param) return true;
+  return false;
+}
+
 GradTarget GradTargetsBase::For(int i) {
   const NodeInput& input = inputs_[static_cast<size_t>(i)];
   Slot& slot = slots_[static_cast<size_t>(i)];
@@ -25,8 +31,9 @@ GradTarget GradTargetsBase::For(int i) {
   slot.given = true;
   if (!input.edge) {
     const Parameter& param = input.param.param;
-    if (input.param.whole()) return param.source()->TargetFor(ctx_, param.id());
-    // A window of the parameter: its gradient is added into place by Finish.
+    slot.direct = input.param.whole() && !TargetIsOut(param);
+    if (slot.direct) return param.source()->TargetFor(ctx_, param.id());
+    // A window, or a parameter that is two operands: added by Finish.
     slot.temporary = true;
     slot.tensor =
         ctx_.Empty(input.shape, param.info().grad_dtype, MemoryTag::kWorkspace);
@@ -45,6 +52,9 @@ void GradTargetsBase::Pass(int i, const Tensor& grad, bool shared) {
   if (input.edge) {
     slot.tensor = grad;
     slot.shared = shared;
+  } else if (TargetIsOut(input.param.param)) {
+    slot.tensor = grad;
+    slot.temporary = true;
   } else {
     AddToParameter(input, grad);
   }

@@ -26,6 +26,8 @@ class GradTargetsBase {
   bool wants(int i) const;
   // Where the kernel writes it: contiguous, of the input's shape. Parameters
   // have their grad_dtype, activations the input's dtype. Call once per input.
+  // No two targets of one node share memory: where an earlier one is the same
+  // parameter, this is a temporary that Finish adds.
   GradTarget For(int i);
   // Hands over a finished gradient, of the input's shape (any strides).
   // `shared` when others hold the tensor too (the dy of an addition).
@@ -35,11 +37,15 @@ class GradTargetsBase {
 
  private:
   struct Slot {
-    Tensor tensor;  // fresh activation, or a temporary for a view
+    Tensor tensor;  // fresh activation, or a temporary
     bool given = false;
     bool shared = false;
-    bool temporary = false;  // to be added into a parameter's view
+    bool direct = false;     // the parameter's own target was handed out
+    bool temporary = false;  // to be added into the parameter by Finish
   };
+  // Whether For handed out the target of this parameter, and the kernel may
+  // not have written it yet.
+  bool TargetIsOut(const Parameter& param) const;
   void AddToParameter(const NodeInput& input, const Tensor& grad);
 
   Context& ctx_;

@@ -51,8 +51,13 @@ class Node {
   // Drops what was saved; a second Run is an error after it.
   virtual void ReleaseSaved() = 0;
 
-  // Place in the walk that is under way; for Backward alone.
-  int32_t walk_slot = -1;
+  // Where the walk of that number keeps what arrives here; for Backward alone.
+  // The number tells a place in another walk from one in this.
+  struct Place {
+    uint64_t walk = 0;
+    int32_t slot = -1;
+  };
+  Place place;
 
  private:
   const char* name_;

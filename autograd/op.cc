@@ -5,18 +5,28 @@
 
 namespace terrace::autograd {
 
-InputsBase::InputsBase(Context& ctx, std::span<const Variable> variables)
+InputsBase::InputsBase(Context& ctx, const char* op,
+                       std::span<const Variable> variables)
     : variables_(variables) {
   for (size_t i = 0; i < variables.size(); ++i) {
     const Variable& x = variables[i];
     if (!x.defined()) continue;
-    if (!x.is_parameter()) {
-      items_[i] = Unpacked(x.value());
-      continue;
-    }
-    if (ctx.recorder != nullptr && x.requires_grad())
-      ctx.recorder->Record(x.param_ref().param);
-    items_[i] = AcquireRef(ctx, x.param_ref());
+    if (ctx.recorder != nullptr) ctx.recorder->Read(op, x);
+    items_[i] =
+        x.is_parameter() ? AcquireRef(ctx, x.param_ref()) : Unpacked(x.value());
+  }
+}
+
+void InputsBase::CheckOwn(const char* op, const Tensor& y) const {
+  if (!y.defined()) return;
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    const Variable& x = variables_[i];
+    if (!x.defined() || !x.is_parameter()) continue;
+    TERRACE_CHECK(items_[i]->buffer() != y.buffer(), "[", op,
+                  "] the result must have storage of its own, got a view of "
+                  "parameter '",
+                  x.param_ref().param.name(),
+                  "', whose storage is used again after the call");
   }
 }
 

@@ -17,8 +17,10 @@
 // Forward gets readable tensors: parameters among the inputs are leased for the
 // call. `s` is null when no gradient is wanted; that may skip stores, never
 // change arithmetic (decision A9). Saved values of inputs come from in.Save(i),
-// which keeps a handle where the input is a parameter. This interface is
-// public: user code adds ops the same way (examples/custom_op).
+// which keeps a handle where the input is a parameter. The result may share an
+// activation's buffer, never a parameter's: its storage is used again after the
+// call (a view of a parameter is a ParamRef). This interface is public: user
+// code adds ops the same way (examples/custom_op).
 #pragma once
 
 #include <array>
@@ -35,13 +37,16 @@ namespace terrace::autograd {
 // The operands of one call, readable; absent ones are undefined tensors.
 class InputsBase {
  public:
-  InputsBase(Context& ctx, std::span<const Variable> variables);
+  InputsBase(Context& ctx, const char* op, std::span<const Variable> variables);
 
   const Tensor& operator[](int i) const { return *items_[Index(i)]; }
   ConstView view(int i) const { return items_[Index(i)].view(); }
   bool has(int i) const { return variables_[Index(i)].defined(); }
   // What to keep of input i for backward.
   SavedTensor Save(int i) const;
+  // Throws kInvalidArgument when y lies in the storage of a parameter operand,
+  // which is gone after the call.
+  void CheckOwn(const char* op, const Tensor& y) const;
   // Whether a gradient of input i will be wanted.
   bool requires_grad(int i) const {
     return has(i) && variables_[Index(i)].requires_grad();
@@ -104,11 +109,15 @@ Variable Apply(Context& ctx, typename Op::Attrs attrs,
   const std::span<const Variable> operands(inputs, N);
   internal::CheckContext(ctx, Op::kName, operands);
   constexpr int kInputs = static_cast<int>(N);
-  const Inputs<kInputs> in(ctx, operands);
-  if (!internal::Records(ctx, operands))
-    return Variable(ctx, Op::Forward(ctx, attrs, in, nullptr), Edge{});
+  const Inputs<kInputs> in(ctx, Op::kName, operands);
+  if (!internal::Records(ctx, operands)) {
+    Tensor y = Op::Forward(ctx, attrs, in, nullptr);
+    in.CheckOwn(Op::kName, y);
+    return Variable(ctx, std::move(y), Edge{});
+  }
   auto node = std::make_shared<internal::OpNode<Op, kInputs>>(ctx, attrs);
   Tensor y = Op::Forward(ctx, attrs, in, node->saved());
+  in.CheckOwn(Op::kName, y);
   internal::SetInputs(*node, operands);
   return Variable(ctx, std::move(y), Edge{std::move(node), 0});
 }

@@ -8,10 +8,12 @@ namespace terrace::autograd {
 
 SavedTensor::SavedTensor(Tensor tensor) : tensor_(std::move(tensor)) {
   if (!tensor_.defined()) return;
-  if (tensor_.buffer()->tag() == MemoryTag::kGathered)
-    TERRACE_THROW(ErrorCode::kInternal, "[saved] a tensor ", tensor_.shape(),
-                  " in gathered parameter storage must not be kept: save the "
-                  "parameter");
+  // Gathered storage is used again; resident values change in a step.
+  const MemoryTag tag = tensor_.buffer()->tag();
+  TERRACE_CHECK(tag != MemoryTag::kGathered && tag != MemoryTag::kParameter,
+                "[saved] a tensor ", tensor_.shape(), " in ",
+                tag == MemoryTag::kGathered ? "gathered " : "",
+                "parameter storage must not be kept: save the parameter");
   version_ = tensor_.version();
 }
 

@@ -2,9 +2,9 @@
 //
 // A SavedTensor is either a tensor (with the version it had, so that a change
 // in between is an error and not a wrong gradient) or a reference to a
-// parameter, which is acquired again in backward. Storage gathered for a
-// parameter is never kept: saving a tensor that lies in it is an error
-// (decision C3).
+// parameter, which is acquired again in backward. A parameter's storage, be it
+// gathered or resident, is never kept: saving a tensor that lies in it throws
+// kInvalidArgument (decision C3).
 #pragma once
 
 #include <memory>

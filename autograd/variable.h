@@ -39,6 +39,8 @@ class Variable {
   Variable(ParamRef ref);
 
   bool defined() const { return impl_ != nullptr; }
+  // Whether both are the same result, not merely equal.
+  bool same_as(const Variable& other) const { return impl_ == other.impl_; }
   bool is_parameter() const;
   const ParamRef& param_ref() const;
 

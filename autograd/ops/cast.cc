@@ -22,7 +22,7 @@ void CastOp::Backward(Context& ctx, const Attrs&, const Saved&,
 }
 
 Variable ToDType(Context& ctx, const Variable& x, DType dtype) {
-  TERRACE_CHECK(x.defined(), "[cast] x must be given, got an absent operand");
+  internal::CheckGiven(CastOp::kName, x);
   return x.dtype() == dtype ? x : Apply<CastOp>(ctx, {dtype}, {x});
 }
 

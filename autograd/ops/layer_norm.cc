@@ -84,12 +84,6 @@ void LayerNormOp::Backward(Context& ctx, const Attrs&, const Saved& s,
 
 Variable LayerNorm(Context& ctx, const Variable& x, const Variable& gamma,
                    const Variable& beta, LayerNormOp::Attrs attrs) {
-  // One kernel writes both gradients, so they must not be one buffer.
-  TERRACE_CHECK(!(gamma.defined() && beta.defined() && gamma.is_parameter() &&
-                  beta.is_parameter() &&
-                  gamma.param_ref().param == beta.param_ref().param),
-                "[layer_norm] gamma and beta must be two parameters, got ",
-                gamma.param_ref().param.name(), " for both");
   return Apply<LayerNormOp>(ctx, attrs, {x, gamma, beta});
 }
 

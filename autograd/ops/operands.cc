@@ -13,6 +13,11 @@ Tensor AsContiguous(const Context& ctx, const Tensor& x) {
   return copy;
 }
 
+void CheckGiven(const char* op, const Variable& x) {
+  TERRACE_CHECK(x.defined(), "[", op,
+                "] x must be given, got an absent operand");
+}
+
 void CheckFloating(const char* op, const char* operand, const Tensor& x) {
   TERRACE_CHECK(x.defined(), "[", op, "] ", operand,
                 " must be given, got an absent operand");

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "terrace/autograd/parameter.h"
+#include "terrace/autograd/variable.h"
 #include "terrace/core/context.h"
 #include "terrace/core/tensor.h"
 
@@ -13,6 +14,9 @@ namespace terrace::autograd::internal {
 
 // x itself, or a contiguous copy of it in workspace memory.
 Tensor AsContiguous(const Context& ctx, const Tensor& x);
+
+// Throws kInvalidArgument when the operand x of `op` is absent.
+void CheckGiven(const char* op, const Variable& x);
 
 // Throws kInvalidArgument unless `x` is defined and has a floating dtype.
 void CheckFloating(const char* op, const char* operand, const Tensor& x);

@@ -11,11 +11,6 @@
 namespace terrace::autograd {
 namespace {
 
-void CheckGiven(const char* op, const Variable& x) {
-  TERRACE_CHECK(x.defined(), "[", op,
-                "] x must be given, got an absent operand");
-}
-
 Variable OverAxis(Context& ctx, const Variable& x, int axis, bool keepdim,
                   double scale) {
   const Shape& shape = x.shape();
@@ -70,7 +65,7 @@ Variable Sum(Context& ctx, const Variable& x) {
 }
 
 Variable Sum(Context& ctx, const Variable& x, int axis, bool keepdim) {
-  CheckGiven("sum", x);
+  internal::CheckGiven("sum", x);
   return OverAxis(ctx, x, axis, keepdim, 1);
 }
 
@@ -79,13 +74,13 @@ Variable SumTo(Context& ctx, const Variable& x, const Shape& shape) {
 }
 
 Variable Mean(Context& ctx, const Variable& x) {
-  CheckGiven("mean", x);
+  internal::CheckGiven("mean", x);
   TERRACE_CHECK(x.numel() > 0, "[mean] x must have elements, got ", x.shape());
   return Apply<SumOp>(ctx, {{}, {}, 1.0 / static_cast<double>(x.numel())}, {x});
 }
 
 Variable Mean(Context& ctx, const Variable& x, int axis, bool keepdim) {
-  CheckGiven("mean", x);
+  internal::CheckGiven("mean", x);
   TERRACE_CHECK(x.dim(axis) > 0, "[mean] axis ", axis,
                 " must have elements, got ", x.shape());
   return OverAxis(ctx, x, axis, keepdim,

@@ -2,22 +2,12 @@
 
 #include <utility>
 
+#include "terrace/autograd/ops/operands.h"
 #include "terrace/core/error.h"
 #include "terrace/kernels/copy.h"
 
 namespace terrace::autograd {
 namespace {
-
-void CheckGiven(const char* op, const Variable& x) {
-  TERRACE_CHECK(x.defined(), "[", op,
-                "] x must be given, got an absent operand");
-}
-
-Tensor CopyOf(const Context& ctx, const Tensor& x) {
-  Tensor copy = ctx.Empty(x.shape(), x.dtype());
-  kernels::Copy(ctx, x.view(), copy.mut());
-  return copy;
-}
 
 bool LiesInOrder(const Variable& x) {
   if (!x.is_parameter()) return x.value().contiguous();
@@ -34,7 +24,7 @@ Tensor ReshapeOp::Forward(Context& ctx, const Attrs& attrs, const Inputs<1>& in,
                           Saved* s) {
   const Tensor& x = in[0];
   if (s != nullptr) s->x_shape = x.shape();
-  return (x.contiguous() ? x : CopyOf(ctx, x)).Reshape(attrs.shape);
+  return (x.contiguous() ? x : ContiguousCopy(ctx, x)).Reshape(attrs.shape);
 }
 
 void ReshapeOp::Backward(Context&, const Attrs&, const Saved& s,
@@ -43,7 +33,7 @@ void ReshapeOp::Backward(Context&, const Attrs&, const Saved& s,
 }
 
 Variable Reshape(Context& ctx, const Variable& x, const Shape& shape) {
-  CheckGiven("reshape", x);
+  internal::CheckGiven("reshape", x);
   TERRACE_CHECK(shape.numel() == x.numel(),
                 "[reshape] the new shape must have ", x.numel(),
                 " elements like ", x.shape(), ", got ", shape);
@@ -70,7 +60,7 @@ void TransposeOp::Backward(Context&, const Attrs& attrs, const Saved&,
 }
 
 Variable Transpose(Context& ctx, const Variable& x, int a, int b) {
-  CheckGiven("transpose", x);
+  internal::CheckGiven("transpose", x);
   a = x.shape().Axis(a);
   b = x.shape().Axis(b);
   if (!x.is_parameter()) return Apply<TransposeOp>(ctx, {a, b}, {x});
@@ -101,7 +91,7 @@ void SliceOp::Backward(Context& ctx, const Attrs& attrs, const Saved& s,
 
 Variable Slice(Context& ctx, const Variable& x, int axis, int64_t begin,
                int64_t end) {
-  CheckGiven("slice", x);
+  internal::CheckGiven("slice", x);
   axis = x.shape().Axis(axis);
   TERRACE_CHECK(0 <= begin && begin <= end && end <= x.dim(axis),
                 "[slice] the range must lie in [0, ", x.dim(axis), ") of axis ",
@@ -117,7 +107,7 @@ Variable Slice(Context& ctx, const Variable& x, int axis, int64_t begin,
 
 Tensor ContiguousOp::Forward(Context& ctx, const Attrs&, const Inputs<1>& in,
                              Saved*) {
-  return CopyOf(ctx, in[0]);
+  return ContiguousCopy(ctx, in[0]);
 }
 
 void ContiguousOp::Backward(Context&, const Attrs&, const Saved&,
@@ -126,7 +116,7 @@ void ContiguousOp::Backward(Context&, const Attrs&, const Saved&,
 }
 
 Variable Contiguous(Context& ctx, const Variable& x) {
-  CheckGiven("contiguous", x);
+  internal::CheckGiven("contiguous", x);
   return LiesInOrder(x) ? x : Apply<ContiguousOp>(ctx, {}, {x});
 }
 

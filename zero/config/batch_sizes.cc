@@ -1,5 +1,6 @@
 #include "terrace/zero/config/batch_sizes.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,16 +31,27 @@ void AddDivisors(std::string_view key, int64_t number, int64_t wish,
                  std::string* out) {
   constexpr int64_t kFarthest = 100000;  // the search stays short
   int64_t below = 0, above = 0;
-  for (int64_t i = wish; i >= 1 && i > wish - kFarthest && below == 0; --i) {
+  const int64_t start = std::min(wish, number);  // none is larger
+  for (int64_t i = start; i >= 1 && i > start - kFarthest && below == 0; --i) {
     if (number % i == 0) below = i;
   }
-  for (int64_t i = wish + 1; i <= number && i < wish + kFarthest; ++i) {
+  for (int64_t i = start + 1; i <= number && i - start < kFarthest; ++i) {
     if (number % i != 0) continue;
     above = i;
     break;
   }
   if (below != wish) AddChoice(key, below, out);
   AddChoice(key, above, out);
+}
+
+// a x b x c, or nullopt where it is more than an int64_t holds.
+std::optional<int64_t> Product(int64_t a, int64_t b, int64_t c) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product) ||
+      __builtin_mul_overflow(product, c, &product)) {
+    return std::nullopt;
+  }
+  return product;
 }
 
 // One change each that would make the numbers fit.
@@ -49,23 +61,25 @@ std::string NearestChoices(const Given& given, int64_t ranks) {
   const int64_t train = *given.train;
   const int64_t micro = given.micro.value_or(1);
   const int64_t accumulation = given.accumulation.value_or(1);
-  const int64_t unit = micro * accumulation * ranks;
-  if (given.micro && given.accumulation) {
-    AddChoice(kTrain, unit, &out);
-  } else {
-    AddChoice(kTrain, train / unit * unit, &out);
-    AddChoice(kTrain, (train / unit + 1) * unit, &out);
+  const std::optional<int64_t> unit = Product(micro, accumulation, ranks);
+  if (unit && given.micro && given.accumulation) {
+    AddChoice(kTrain, *unit, &out);
+  } else if (unit) {
+    AddChoice(kTrain, train / *unit * *unit, &out);
+    AddChoice(kTrain, Product(train / *unit + 1, *unit, 1).value_or(0), &out);
   }
-  if (given.micro && train % (accumulation * ranks) == 0) {
-    const int64_t rest = train / (accumulation * ranks);
+  const std::optional<int64_t> others = Product(accumulation, ranks, 1);
+  if (others && given.micro && train % *others == 0) {
+    const int64_t rest = train / *others;
     if (given.accumulation) {
       AddChoice(kMicro, rest, &out);
     } else {
       AddDivisors(kMicro, rest, micro, &out);
     }
   }
-  if (given.accumulation && train % (micro * ranks) == 0) {
-    const int64_t rest = train / (micro * ranks);
+  const std::optional<int64_t> samples = Product(micro, ranks, 1);
+  if (samples && given.accumulation && train % *samples == 0) {
+    const int64_t rest = train / *samples;
     if (given.micro) {
       AddChoice(kAccumulation, rest, &out);
     } else {
@@ -119,14 +133,14 @@ BatchSizes ResolveBatchSizes(KeyValues& values, int world_size) {
         given.train && given.micro ? sizes.train / sizes.micro / ranks : 1;
   }
   if (!given.micro) sizes.micro = sizes.train / ranks / sizes.accumulation;
-  int64_t product = 0;
-  if (__builtin_mul_overflow(sizes.micro, sizes.accumulation, &product) ||
-      __builtin_mul_overflow(product, ranks, &product)) {
+  const std::optional<int64_t> product =
+      Product(sizes.micro, sizes.accumulation, ranks);
+  if (!product) {
     values.Fail(kMicro, "micro-batch x accumulation x ranks is too large: ",
                 sizes.micro, " x ", sizes.accumulation, " x ", ranks);
   }
-  if (!given.train) sizes.train = product;
-  if (product != sizes.train || product == 0) {
+  if (!given.train) sizes.train = *product;
+  if (*product != sizes.train || *product == 0) {
     const std::string nearest = NearestChoices(given, ranks);
     TERRACE_THROW(
         ErrorCode::kConfig,
@@ -138,7 +152,7 @@ BatchSizes ResolveBatchSizes(KeyValues& values, int world_size) {
         Factor(values, kMicro, given.micro.has_value(), sizes.micro), ", ",
         Factor(values, kAccumulation, given.accumulation.has_value(),
                sizes.accumulation),
-        ", ranks ", ranks, "; nearest: ", nearest);
+        ", ranks ", ranks, nearest.empty() ? "" : "; nearest: ", nearest);
   }
   DeriveMissing(values, given, sizes);
   return sizes;

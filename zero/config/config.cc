@@ -312,7 +312,6 @@ EngineConfig ReadEngineConfig(const JsonNode& section,
   config.gradient_accumulation_steps = sizes.accumulation;
   config.gradient_clipping = values.Number("gradient_clipping");
   config.steps_per_print = values.Int("steps_per_print");
-  config.wall_clock_breakdown = values.Bool("wall_clock_breakdown");
   ReadOptimizer(values, config);
   ReadSchedule(values, options, config);
   ReadPrecision(values, config);

@@ -45,7 +45,6 @@ struct EngineConfig {
   int64_t gradient_accumulation_steps = 1;
   double gradient_clipping = 1;  // 0: none
   int64_t steps_per_print = 10;
-  bool wall_clock_breakdown = false;
 
   OptimizerOptions optimizer;  // Adam, AdamW, SGD
   ScheduleConfig schedule;
@@ -69,11 +68,12 @@ struct EngineConfig {
   RecomputePolicy recompute_policy = RecomputePolicy::kNone;
   std::optional<int64_t> device_memory_nbytes;
   std::optional<int64_t> host_memory_nbytes;
-  bool deterministic = false;
+  bool deterministic = true;
   Collectives collectives = Collectives::kOrdered;
   double communication_timeout_s = 600;
   int64_t check_replicas_every = 0;  // steps; 0: never
-  // Absent: the model's own groups. An empty list: one group for all.
+  // Absent: no weight decay for parameters of one dimension (biases and
+  // gains). An empty list: one group for all.
   std::optional<std::vector<ParameterGroup>> parameter_groups;
 
   ResolvedConfig resolved;  // paths as in a DeepSpeed configuration

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "terrace/core/error.h"
@@ -208,7 +210,11 @@ std::optional<int64_t> ParseBytes(std::string_view text) {
   }
   for (const Unit& known : kUnits) {
     if (!SameIgnoringCase(known.name, unit)) continue;
-    const double nbytes = std::stod(std::string(number)) * known.nbytes;
+    double count = 0;
+    const char* end = number.data() + number.size();
+    const auto parsed = std::from_chars(number.data(), end, count);
+    if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+    const double nbytes = count * known.nbytes;
     if (nbytes > kLargestExactInteger) return std::nullopt;
     return static_cast<int64_t>(nbytes);
   }

@@ -77,5 +77,27 @@ TEST(BatchSizesTest, B037SizesAreCompletedOrRefused) {
   ErrorOf("{" + micro + "4000000000000000, " + accum + "4000000000000000}");
 }
 
+// Products that no int64_t holds: 2^62 x 2 is negative, 2^62 x 4 is 0.
+TEST(BatchSizesTest, NumbersTooLargeToMultiplyAreRefused) {
+  const std::string huge =
+      "\"train_micro_batch_size_per_gpu\": 4611686018427387904";
+  for (int ranks : {1, 2, 4, 8}) {
+    EXPECT_THAT(
+        ErrorOf("{\"train_batch_size\": 16, " + huge + "}",
+                {.world_size = ranks}),
+        HasSubstr(StrCat("nearest: ",
+                         ranks == 1 ? "train_batch_size "
+                                      "4611686018427387904, "
+                                    : "",
+                         "train_micro_batch_size_per_gpu ", 16 / ranks)));
+    ErrorOf("{\"train_batch_size\": 16, " + huge +
+                ", \"gradient_accumulation_steps\": 4}",
+            {.world_size = ranks});
+  }
+  for (int ranks : {2, 4})
+    EXPECT_THAT(ErrorOf("{" + huge + "}", {.world_size = ranks}),
+                HasSubstr("too large"));
+}
+
 }  // namespace
 }  // namespace terrace::zero

@@ -72,6 +72,9 @@ TEST(ConfigTest, AbsentKeysGetTheDocumentedDefaults) {
   EXPECT_EQ(config.gradient_reduction, ReductionMoment::kWindow);
   EXPECT_EQ(config.recompute_policy, RecomputePolicy::kNone);
   EXPECT_EQ(config.communication_timeout_s, 600);
+  EXPECT_TRUE(config.deterministic);
+  EXPECT_EQ(config.resolved.Find("terrace.parameter_groups")->where,
+            "no weight decay for parameters of one dimension");
   EXPECT_FALSE(config.parameter_groups.has_value());
   EXPECT_THAT(AllNotices(config), HasSubstr("AdamW with its defaults"));
 }
@@ -315,6 +318,12 @@ TEST(ConfigTest, KeysWithoutEffectAreNamedOnce) {
                         HasSubstr("without effect at stage 0"))));
 }
 
+TEST(ConfigTest, WallClockBreakdownHasNoEffectAndSaysSo) {
+  EXPECT_THAT(AllNotices(Read(With("\"wall_clock_breakdown\": true"))),
+              HasSubstr("wall_clock_breakdown: accepted without effect, the "
+                        "metrics always hold the times"));
+}
+
 TEST(ConfigTest, OldBooleanSectionMeansStageOne) {
   const EngineConfig config = Read(With("\"zero_optimization\": true"));
   EXPECT_EQ(config.stage, 1);
@@ -425,7 +434,11 @@ TEST(ConfigTest, BudgetsTakeBytesAndUnits) {
   EXPECT_EQ(budget("\"512MiB\""), 512LL << 20);
   EXPECT_EQ(budget("\"1.5 GB\""), 1500000000);
   EXPECT_EQ(budget("null"), std::nullopt);
-  for (const char* wrong : {"\"lots\"", "\"1.2.3MiB\"", "0", "-5", "\"MiB\""}) {
+  const std::string beyond_double = '"' + std::string(400, '9') + "B\"";
+  for (const std::string& wrong :
+       {std::string("\"lots\""), std::string("\"1.2.3MiB\""), std::string("0"),
+        std::string("-5"), std::string("\"MiB\""), std::string("\"1,5GB\""),
+        beyond_double}) {
     EXPECT_THAT(
         ErrorOf(With(StrCat("\"terrace\": {\"device_memory\": ", wrong, "}"))),
         HasSubstr("a number of bytes"));
