@@ -15,8 +15,8 @@
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
 #include "terrace/core/profiler.h"
+#include "terrace/kernels/instruction_set.h"
 #include "terrace/kernels/matmul.h"
-#include "terrace/zero/environment.h"
 
 namespace terrace::tools {
 namespace {
@@ -69,7 +69,7 @@ std::vector<Fact> MachineFacts(const Context& ctx) {
   return {
       {"processor", OrUnknown(LineOf("/proc/cpuinfo", "model name"))},
       {"cores", StrCat(std::thread::hardware_concurrency())},
-      {"instruction set", zero::InstructionSet()},
+      {"instruction set", kernels::InstructionSet()},
       {"memory", MemorySize("MemTotal") + ", " + MemorySize("MemAvailable") +
                      " available"},
       {"huge pages", HugePages()},

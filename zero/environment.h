@@ -3,8 +3,9 @@
 // text differs continues within rounding only, and says so.
 //
 //   extras.numeric_environment = zero::NumericEnvironment(rt);
-//   // "openmp, onednn 2.6.3 brg:avx512_core, avx512, g++ 12.2.0; 2 ranks x 1
-//   //  threads, micro-batch 16 x 1; f32 gradients f32 wire f32, micro_step"
+//   // "openmp, onednn 2.6.3 brg:avx512_core, AVX3, compiler 12.2.0; 2 ranks x
+//   // 1 threads, micro-batch 16 x 1; f32, gradients f32, wire f32, reduced by
+//   // micro_step"
 #pragma once
 
 #include <string>
@@ -14,8 +15,5 @@
 namespace terrace::zero {
 
 std::string NumericEnvironment(const Runtime& runtime);
-
-// The widest vectors that our kernels may choose here: "avx512", "avx2", ...
-std::string InstructionSet();
 
 }  // namespace terrace::zero
