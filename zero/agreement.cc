@@ -48,6 +48,9 @@ void RunAgreed(Communicator& comm, std::string_view where,
   } catch (const std::exception& error) {
     own = std::current_exception();
     mine = Failed(ErrorCode::kInternal, error.what());
+  } catch (...) {
+    own = std::current_exception();
+    mine = Failed(ErrorCode::kInternal, "unknown exception");
   }
   std::vector<Outcome> all(static_cast<size_t>(comm.size()));
   comm.Exchange({std::string(where) + " outcome", -1},

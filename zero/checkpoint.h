@@ -7,7 +7,8 @@
 //
 // What is stored is the truth: the fp32 master of trainable parameters, the
 // working values of frozen ones, both moments. A folder is written beside its
-// final name and appears whole; a failed save leaves what was there before.
+// final name and appears whole; a failed save leaves what was there before, and
+// what fails after that is a notice.
 //
 //   SaveCheckpoint(engine, "run/checkpoints");              // collective
 //   LoadCheckpoint(engine, "run/checkpoints");              // follows `latest`
@@ -46,7 +47,8 @@ struct SaveOptions {
 struct SavedCheckpoint {
   std::string path;    // of the step's folder
   int64_t nbytes = 0;  // of all ranks' data files
-  // On rank 0, what did not stop the save: old ones that cannot be removed.
+  // On rank 0, what failed after the checkpoint was complete under its name:
+  // `latest` that could not be replaced, old ones that could not be removed.
   std::vector<std::string> notices;
 };
 

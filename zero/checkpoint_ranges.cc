@@ -37,14 +37,6 @@ std::vector<ManifestRange> RangesOf(const Layout& layout, int moments,
   return ranges;
 }
 
-const Piece& StoredPiece(const SegmentState& segment, StateKind kind) {
-  static const Piece kNone;
-  const size_t moment = kind == StateKind::kMoment1 ? 0 : 1;
-  if (kind == StateKind::kWeight)
-    return segment.master.defined() ? segment.master : segment.param;
-  return moment < segment.moments.size() ? segment.moments[moment] : kNone;
-}
-
 void CheckCoverage(const Manifest& manifest, const std::string& where) {
   std::vector<const ManifestRange*> ranges;
   for (const ManifestFile& file : manifest.files)
@@ -62,23 +54,25 @@ void CheckCoverage(const Manifest& manifest, const std::string& where) {
                                                        : 2;
       const int64_t numel = needed <= moments ? p.shape.numel() : 0;
       int64_t end = 0;
-      const auto fail = [&](int64_t given, const char* what) {
+      const auto fail = [&](const auto&... given) {
         TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", where,
-                      ": the ranges "
-                      "of '",
-                      p.name, "' ", NameOfStored(kind), " must cover its ",
-                      numel, " elements: after element ", end,
-                      " the next begins at ", given, " (", what, ")");
+                      ": the ranges of '", p.name, "' ", NameOfStored(kind),
+                      " must cover its ", numel, " elements once: after ", end,
+                      " elements ", given...);
       };
       for (; at < ranges.size() && ranges[at]->parameter == i &&
              ranges[at]->kind == kind;
            ++at) {
         const Range& r = ranges[at]->range;
-        if (r.begin != end) fail(r.begin, r.begin < end ? "overlap" : "hole");
-        if (r.empty() || r.end > numel) fail(r.end, "its end is out of range");
+        if (r.begin != end)
+          fail("the next range begins at ", r.begin,
+               r.begin < end ? ", an overlap" : ", with a hole between");
+        if (r.empty() || r.end > numel)
+          fail("the next range is [", r.begin, ", ", r.end,
+               "), out of the parameter");
         end = r.end;
       }
-      if (end != numel) fail(numel, "hole");
+      if (end != numel) fail("there is no further range");
     }
   }
 }

@@ -1,5 +1,5 @@
-// Which ranges of which parameters a rank's data file holds, and where a
-// sealed store keeps them: the checkpoint's view of the one partition function.
+// Which ranges of which parameters a rank's data file holds: the checkpoint's
+// view of the one partition function.
 //
 // A rank's file has, for each parameter in order of declaration, the part of
 // weight, moment1 and moment2 that lies in the rank's own logical slice, also
@@ -14,7 +14,6 @@
 
 #include "terrace/zero/checkpoint_manifest.h"
 #include "terrace/zero/layout.h"
-#include "terrace/zero/store_state.h"
 
 namespace terrace::zero {
 
@@ -28,9 +27,5 @@ std::vector<ManifestRange> RangesOf(const Layout& layout, int moments,
 // Throws kData unless the ranges of each parameter and kind cover it without
 // hole and overlap. `where` stands in the message.
 void CheckCoverage(const Manifest& manifest, const std::string& where);
-
-// The memory of what is stored: master, or working values of a frozen
-// parameter; a moment. Undefined where the segment has none.
-const Piece& StoredPiece(const SegmentState& segment, StateKind kind);
 
 }  // namespace terrace::zero

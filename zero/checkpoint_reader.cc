@@ -1,6 +1,5 @@
 // LoadCheckpoint: everything is checked on every rank before anything changes.
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -9,8 +8,8 @@
 
 #include "terrace/core/crc32c.h"
 #include "terrace/core/error.h"
+#include "terrace/core/rng.h"
 #include "terrace/core/safetensors.h"
-#include "terrace/kernels/copy.h"
 #include "terrace/zero/agreement.h"
 #include "terrace/zero/checkpoint.h"
 #include "terrace/zero/checkpoint_match.h"
@@ -21,13 +20,16 @@
 namespace terrace::zero {
 namespace {
 
+// Of each tensor of a file without a manifest, for the comparison of ranks.
+constexpr size_t kSampleNbytes = 4096;
+
 // A part of one entry and where it goes.
 struct ReadTask {
   std::span<const std::byte> from;
-  DType from_dtype = DType::kF32;
-  std::byte* to = nullptr;
-  DType to_dtype = DType::kF32;
-  int64_t numel = 0;
+  DType dtype = DType::kF32;
+  StateKind kind = StateKind::kWeight;
+  ParamId id = 0;
+  int64_t begin = 0;  // element of the parameter
 };
 
 class CheckpointReader {
@@ -38,7 +40,7 @@ class CheckpointReader {
   // Reads the manifest and checks all that this rank will read.
   void Check(const std::string& path, bool leads);
   // Overwrites this rank's masters and moments. Does not fail.
-  void Apply(Context& ctx);
+  void Apply();
 
   const Manifest& manifest() const { return manifest_; }
   // The manifest's parameter of each of the model's.
@@ -47,9 +49,7 @@ class CheckpointReader {
   int64_t nbytes_read() const { return nbytes_read_; }
   std::vector<std::string> notices() const { return notices_; }
   // What ranks compare: that they read the same with the same options.
-  uint64_t identity() const {
-    return uint64_t{manifest_.crc32c} * 2 + options_.weights_only;
-  }
+  uint64_t Identity() const;
 
  private:
   void CheckFiles() const;
@@ -60,6 +60,7 @@ class CheckpointReader {
   ParameterStore& store_;
   const LoadOptions& options_;
   std::string folder_;
+  bool weights_file_ = false;  // without a manifest of its own
   Manifest manifest_;
   std::vector<std::unique_ptr<SafetensorsReader>> readers_;  // by file
   // By parameter of the manifest: file and range.
@@ -72,7 +73,8 @@ class CheckpointReader {
 
 void CheckpointReader::Check(const std::string& path, bool leads) {
   const CheckpointPlace place = ResolveCheckpoint(path);
-  if (place.weights_file) {
+  weights_file_ = place.weights_file;
+  if (weights_file_) {
     if (!options_.weights_only)
       TERRACE_THROW(
           ErrorCode::kData, "[checkpoint] ", place.path,
@@ -157,16 +159,8 @@ std::span<const std::byte> CheckpointReader::CheckedBytes(
 }
 
 void CheckpointReader::Plan(ParamId id, size_t saved, StateKind kind) {
-  StoreState& state = store_.state();
-  const SegmentState& segment = state.segment_of(id);
-  const ParamLayout& p = state.layout.param(id);
-  const Piece& piece = StoredPiece(segment, kind);
-  if (!piece.defined() || (kind != StateKind::kWeight && !p.spec.trainable))
-    return;
-  // Frozen values are gathered from own slices where they are held whole.
-  const Range flat =
-      Intersect(p.range(), p.spec.trainable ? segment.update : segment.own);
-  const Range wanted{flat.begin - p.offset, flat.end - p.offset};
+  const ParamLayout& p = store_.layout().param(id);
+  const Range wanted = store_.KeptRange(kind, id);
   for (const auto& [file, r] : ranges_[saved]) {
     if (r->kind != kind) continue;
     const Range part = Intersect(wanted, r->range);
@@ -176,8 +170,7 @@ void CheckpointReader::Plan(ParamId id, size_t saved, StateKind kind) {
     tasks_.push_back({bytes.subspan(static_cast<size_t>(
                                         (part.begin - r->range.begin) * size),
                                     static_cast<size_t>(part.numel() * size)),
-                      r->dtype, piece.At(p.offset + part.begin),
-                      piece.values.dtype(), part.numel()});
+                      r->dtype, kind, id, part.begin});
   }
   const DType dtype = manifest_.parameters[saved].dtype;
   if (kind == StateKind::kWeight && !p.spec.trainable &&
@@ -186,25 +179,25 @@ void CheckpointReader::Plan(ParamId id, size_t saved, StateKind kind) {
                               "' is rounded from ", dtype, " to ", p.dtype));
 }
 
-void CheckpointReader::Apply(Context& ctx) {
-  for (const ReadTask& task : tasks_) {
-    if (task.from_dtype == task.to_dtype) {
-      std::memcpy(task.to, task.from.data(), task.from.size());
-      continue;
-    }
-    // Data in a file may be unaligned for its dtype.
-    const Tensor aligned = Tensor::Empty(ctx.host_arena(), {task.numel},
-                                         task.from_dtype, MemoryTag::kStaging);
-    std::memcpy(aligned.raw(), task.from.data(), task.from.size());
-    kernels::Copy(ctx, aligned.view(),
-                  {task.to, task.to_dtype, aligned.shape(), aligned.strides()});
+void CheckpointReader::Apply() {
+  for (const ReadTask& task : tasks_)
+    store_.Load(task.kind, task.id, task.begin, task.from, task.dtype);
+  if (options_.weights_only) store_.ClearMoments();
+}
+
+uint64_t CheckpointReader::Identity() const {
+  RngKey key(0, "checkpoint", options_.weights_only ? 1 : 0, manifest_.crc32c);
+  if (!weights_file_) return key.bits();
+  // A file of weights has no checksum. Its header and the beginnings of its
+  // tensors stand for it: a rank does not read what others need.
+  const SafetensorsReader& file = *readers_[0];
+  for (const SafetensorsEntry& entry : file.entries()) {
+    key = key.With(entry.name).With(static_cast<int64_t>(entry.dtype));
+    for (int64_t dim : entry.shape) key = key.With(dim);
+    const std::span<const std::byte> bytes = file.Data(entry);
+    key = key.With(Crc32c(bytes.first(std::min(bytes.size(), kSampleNbytes))));
   }
-  if (!options_.weights_only) return;
-  for (UnitState& unit : store_.state().units)
-    for (SegmentState& segment : unit.segments)
-      for (const Piece& moment : segment.moments)
-        std::memset(moment.values.raw(), 0,
-                    static_cast<size_t>(moment.values.nbytes()));
+  return key.bits();
 }
 
 // The saved counters with step counts in the model's order.
@@ -230,12 +223,9 @@ LoadedCheckpoint LoadCheckpoint(Engine& engine, const std::string& path,
       engine.micro_step(), " of ", engine.micro_steps(), " micro-steps");
   CheckpointReader reader(store, options);
   RunAgreed(comm, "checkpoint", [&] { reader.Check(path, comm.rank() == 0); });
-  CheckEqual(comm, "the checkpoint that is loaded", reader.identity());
+  CheckEqual(comm, "the checkpoint that is loaded", reader.Identity());
 
-  reader.Apply(engine.context());
-  store.RefreshWorking();
-  engine.SetCounters(CountersFor(reader, options.weights_only));
-
+  // All that allocates, before anything changes.
   LoadedCheckpoint loaded;
   loaded.path = reader.folder();
   loaded.world_size = reader.manifest().world_size;
@@ -243,6 +233,11 @@ LoadedCheckpoint LoadCheckpoint(Engine& engine, const std::string& path,
   loaded.extras = reader.manifest().extras;
   loaded.nbytes_read = reader.nbytes_read();
   loaded.notices = reader.notices();
+  Counters counters = CountersFor(reader, options.weights_only);
+
+  reader.Apply();
+  store.RefreshWorking();
+  engine.SetCounters(std::move(counters));
   return loaded;
 }
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "terrace/zero/agreement.h"
 #include "terrace/zero/checkpoint.h"
 #include "terrace/zero/checkpoint_ranges.h"
+#include "terrace/zero/pieces.h"
 
 namespace terrace::zero {
 namespace {
@@ -60,7 +63,7 @@ int64_t WriteRankFile(Engine& engine, const std::string& path,
   SafetensorsWriter writer(path, std::move(entries));
   for (ManifestRange& r : ranges) {
     const auto id = static_cast<ParamId>(r.parameter);
-    const Piece& piece = StoredPiece(state.segment_of(id), r.kind);
+    const Piece& piece = PieceOf(state.segment_of(id), r.kind);
     TERRACE_DCHECK(piece.defined() && piece.values.dtype() == r.dtype);
     const std::span<const std::byte> bytes(
         piece.At(state.layout.param(id).offset + r.range.begin),
@@ -131,36 +134,42 @@ Manifest MakeManifest(const Engine& engine, const ParameterStore& store,
   return manifest;
 }
 
+// false: the file system does not know the flags.
+bool Rename(const std::string& from, const std::string& to,
+            unsigned flags = 0) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0)
+    return true;
+  if (flags != 0 && (errno == EINVAL || errno == ENOSYS)) return false;
+  const int error = errno;
+  TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot rename ", from, " to ", to,
+                ": ", std::generic_category().message(error));
+}
+
 // Gives the finished folder its name. One of the same step is replaced: the two
-// are exchanged in one go where the file system can, and the old one removed.
-void Publish(const std::string& dir, const std::string& work,
-             const std::string& folder) {
-  const auto rename_or_throw = [](const std::string& from,
-                                  const std::string& to, unsigned flags) {
-    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0)
-      return true;
-    if (flags != 0 && (errno == EINVAL || errno == ENOSYS)) return false;
-    const int error = errno;
-    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot rename ", from, " to ",
-                  to, ": ", std::generic_category().message(error));
-  };
+// are exchanged in one go where the file system can. Returns where the old one
+// is now, "" when there was none. A failure leaves what was there.
+std::string Publish(const std::string& work, const std::string& folder) {
   SyncDirectory(work);
   if (!fs::exists(folder)) {
-    rename_or_throw(work, folder, 0);
-  } else if (rename_or_throw(work, folder, RENAME_EXCHANGE)) {
-    Remove(work);
-  } else {
-    Remove(folder);
-    rename_or_throw(work, folder, 0);
+    Rename(work, folder);
+    return "";
   }
-  SyncDirectory(dir);
+  if (Rename(work, folder, RENAME_EXCHANGE)) return work;
+  const std::string aside = folder + ".old.tmp";
+  Rename(folder, aside);
+  try {
+    Rename(work, folder);
+  } catch (...) {
+    Rename(aside, folder);
+    throw;
+  }
+  return aside;
 }
 
 // Older checkpoints beyond `keep`; those of later steps, from before a resume
 // at an earlier one, stay until they are older.
-std::vector<std::string> RemoveOld(const std::string& dir, int64_t iteration,
-                                   int keep) {
-  std::vector<std::string> notices;
+void RemoveOld(const std::string& dir, int64_t iteration, int keep,
+               std::vector<std::string>& notices) {
   std::vector<CheckpointEntry> entries = ListCheckpoints(dir);
   std::erase_if(entries, [&](const CheckpointEntry& entry) {
     return entry.iteration >= iteration;
@@ -175,6 +184,41 @@ std::vector<std::string> RemoveOld(const std::string& dir, int64_t iteration,
       notices.push_back(error.message());
     }
   }
+}
+
+// What follows once the checkpoint has its name. It is complete: what fails
+// here is told, and does not fail the save.
+std::vector<std::string> Finish(const std::string& dir,
+                                const std::string& folder,
+                                const std::string& replaced, int64_t iteration,
+                                int keep) {
+  std::vector<std::string> notices;
+  // Whether `work` came to its end.
+  const auto attempt = [&](const std::string& consequence,
+                           const std::function<void()>& work) {
+    try {
+      work();
+      return true;
+    } catch (const std::exception& error) {
+      notices.push_back(StrCat(error.what(), "; ", consequence));
+      return false;
+    }
+  };
+  attempt(folder + " is complete, but a crash of the machine may lose it",
+          [&] { SyncDirectory(dir); });
+  if (!replaced.empty())
+    attempt(replaced + " is what stood there before, and no longer needed",
+            [&] { Remove(replaced); });
+  const bool named = attempt(
+      StrCat(folder, " is complete, but ", kLatestName,
+             " does not name it: load it by its path. Older checkpoints stay"),
+      [&] {
+        WriteFileAtomically(dir + "/" + kLatestName,
+                            StepFolderName(iteration) + "\n");
+      });
+  if (named)  // otherwise `latest` may name one of them
+    attempt("older checkpoints stay",
+            [&] { RemoveOld(dir, iteration, keep, notices); });
   return notices;
 }
 
@@ -222,10 +266,8 @@ SavedCheckpoint SaveCheckpoint(Engine& engine, const std::string& dir,
           work + "/" + kManifestName,
           ManifestText(
               MakeManifest(engine, store, extras, std::move(ranges), records)));
-      Publish(dir, work, folder);
-      WriteFileAtomically(dir + "/" + kLatestName,
-                          StepFolderName(iteration) + "\n");
-      saved.notices = RemoveOld(dir, iteration, options.keep);
+      const std::string replaced = Publish(work, folder);
+      saved.notices = Finish(dir, folder, replaced, iteration, options.keep);
     });
   } catch (...) {
     std::error_code ignored;  // what led here is the error to report

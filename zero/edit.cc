@@ -1,19 +1,26 @@
-// The doors of the store: Read, Edit, RefreshWorking, StateHash, ForEachShard.
+// The doors of the store: Read and Edit.
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "terrace/core/error.h"
 #include "terrace/core/rng.h"
 #include "terrace/kernels/copy.h"
+#include "terrace/zero/agreement.h"
 #include "terrace/zero/parameter_store.h"
+#include "terrace/zero/pieces.h"
 #include "terrace/zero/reduce.h"
 #include "terrace/zero/state_hash.h"
 #include "terrace/zero/store_state.h"
 
 namespace terrace::zero {
 namespace {
+
+// Of a rank's part of the staging through which an edit reaches other ranks.
+constexpr int64_t kBlockNbytes = int64_t{1} << 20;
 
 // '*' matches any characters, '/' and '.' included.
 bool Matches(std::string_view pattern, std::string_view name) {
@@ -36,6 +43,7 @@ bool Matches(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
+// Unit by unit, in the order of declaration within one.
 std::vector<ParamId> Select(const Layout& layout, std::string_view pattern) {
   std::vector<ParamId> ids;
   for (size_t i = 0; i < layout.params().size(); ++i) {
@@ -54,26 +62,9 @@ std::vector<ParamId> Select(const Layout& layout, std::string_view pattern) {
                   pattern, "'", nearest.empty() ? "" : "; the nearest is '",
                   nearest, nearest.empty() ? "" : "'");
   }
+  std::ranges::stable_sort(ids, {},
+                           [&](ParamId id) { return layout.param(id).unit; });
   return ids;
-}
-
-// The piece that holds a state; undefined for states that a frozen parameter
-// does not have.
-const Piece& PieceOf(const SegmentState& segment, StateKind kind) {
-  static const Piece kNone;
-  switch (kind) {
-    case StateKind::kWeight:
-      return segment.master.defined() ? segment.master : segment.param;
-    case StateKind::kWorking:
-      return segment.param;
-    case StateKind::kGradient:
-      return segment.grad;
-    case StateKind::kMoment1:
-      return !segment.moments.empty() ? segment.moments[0] : kNone;
-    case StateKind::kMoment2:
-      return segment.moments.size() > 1 ? segment.moments[1] : kNone;
-  }
-  return kNone;
 }
 
 // Whether every rank holds the whole of it, up to date. A gradient that is
@@ -102,15 +93,163 @@ Tensor GatherWhole(StoreState& state, UnitId unit, int index, StateKind kind) {
   return whole;
 }
 
-// Master to working, over what this rank updates.
-void CastOwn(StoreState& state, SegmentState& segment) {
-  const Range range = segment.update;
-  const Tensor& master = segment.master.values;
-  Tensor working =
-      segment.param.values.Slice(0, range.begin - segment.param.range.begin,
-                                 range.end - segment.param.range.begin);
-  if (master.raw() != working.raw())
-    kernels::Copy(state.ctx, master.view(), working.mut());
+// The same of one parameter after another, gathering each segment of a unit
+// once. Holds at most one unit.
+class WholeSegments {
+ public:
+  WholeSegments(StoreState& state, StateKind kind)
+      : state_(state), kind_(kind) {}
+
+  // Collective. The values lie at the parameter's offset.
+  const Tensor& Of(ParamId id) {
+    const ParamLayout& p = state_.layout.param(id);
+    if (p.unit != unit_) {
+      unit_ = p.unit;
+      kept_.assign(state_.layout.unit(unit_).segments.size(), {});
+    }
+    Tensor& whole = kept_[static_cast<size_t>(p.segment)];
+    if (!whole.defined()) whole = GatherWhole(state_, p.unit, p.segment, kind_);
+    return whole;
+  }
+
+ private:
+  StoreState& state_;
+  const StateKind kind_;
+  UnitId unit_ = -1;
+  std::vector<Tensor> kept_;  // by segment of the unit
+};
+
+const std::byte* BytesOf(const ParamLayout& p, const Tensor& whole) {
+  return static_cast<const std::byte*>(whole.raw()) +
+         p.offset * SizeOf(whole.dtype());
+}
+
+Tensor CopyOf(StoreState& state, const ParamLayout& p, const Tensor& whole) {
+  Tensor copy = Tensor::Empty(state.ctx.host_arena(), p.spec.shape,
+                              whole.dtype(), MemoryTag::kStaging);
+  std::memcpy(copy.raw(), BytesOf(p, whole),
+              static_cast<size_t>(copy.nbytes()));
+  return copy;
+}
+
+// What `fn` makes of a parameter; undefined when it leaves it as it is.
+Tensor Edited(StoreState& state, const ParamLayout& p, const Tensor& whole,
+              FunctionRef<void(NamedTensor&)> fn) {
+  Tensor copy = CopyOf(state, p, whole);
+  const auto nbytes = static_cast<size_t>(copy.nbytes());
+  NamedTensor named{p.spec.name, p.spec.shape, copy.dtype(), copy};
+  fn(named);
+  const Tensor& result = named.values;
+  TERRACE_CHECK(result.defined(), "[edit] '", p.spec.name,
+                "' must keep values, they were taken away");
+  TERRACE_CHECK(result.shape() == p.spec.shape &&
+                    result.dtype() == copy.dtype() && result.contiguous(),
+                "[edit] '", p.spec.name, "' must be given contiguous values ",
+                p.spec.shape, " ", copy.dtype(), ", got ", result.shape(), " ",
+                result.dtype(), result.contiguous() ? "" : " with gaps");
+  // Another tensor is the caller's, who may use it again.
+  if (result.raw() != copy.raw()) std::memcpy(copy.raw(), result.raw(), nbytes);
+  const bool same = std::memcmp(copy.raw(), BytesOf(p, whole), nbytes) == 0;
+  return same ? Tensor() : copy;
+}
+
+// What ranks must know of each other's edit of one parameter.
+struct EditRecord {
+  uint64_t changed = 0;
+  uint64_t hash = 0;  // of the new bytes
+};
+
+// Every rank's records, rank by rank. Throws when source ranks differ, or what
+// ranks made of a parameter does.
+std::vector<EditRecord> ExchangeEdits(StoreState& state,
+                                      std::string_view pattern,
+                                      const std::vector<ParamId>& ids,
+                                      const std::vector<Tensor>& edited,
+                                      int source) {
+  const auto ranks = static_cast<size_t>(state.comm.size());
+  std::vector<EditRecord> mine;
+  for (const Tensor& values : edited) {
+    EditRecord& record = mine.emplace_back();
+    if (!values.defined()) continue;
+    record.changed = 1;
+    record.hash =
+        HashBytes(RngKey(0, "edit"),
+                  static_cast<const std::byte*>(values.raw()), values.nbytes())
+            .bits();
+  }
+  mine.push_back({static_cast<uint64_t>(source), 0});
+  const size_t stride = mine.size();
+  std::vector<EditRecord> all(stride * ranks);
+  state.comm
+      .Exchange({StrCat("edit ", pattern), -1}, std::as_bytes(std::span(mine)),
+                std::as_writable_bytes(std::span(all)))
+      .Wait();
+  for (size_t r = 0; r < ranks; ++r) {
+    const EditRecord* theirs = &all[r * stride];
+    TERRACE_CHECK(theirs[ids.size()].changed == all[ids.size()].changed,
+                  "[edit] source_rank must be the same on all ranks, got ",
+                  all[ids.size()].changed, " on rank 0 and ",
+                  theirs[ids.size()].changed, " on rank ", r);
+  }
+  const EditRecord* sources = &all[static_cast<size_t>(source) * stride];
+  for (size_t r = 0; r < ranks; ++r) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const EditRecord& theirs = all[r * stride + i];
+      TERRACE_CHECK(
+          theirs.changed == 0 ||
+              (sources[i].changed != 0 && theirs.hash == sources[i].hash),
+          "[edit] rank ", r, " changed '", state.layout.param(ids[i]).spec.name,
+          "' differently from the source rank ", source,
+          ": edit on the source rank alone, or the same on all");
+    }
+  }
+  return all;
+}
+
+// Writes elements of a parameter to all homes of this rank that hold them.
+void Write(StoreState& state, ParamId id, int64_t begin, int64_t numel,
+           const std::byte* values, DType dtype) {
+  const ParamLayout& p = state.layout.param(id);
+  SegmentState& segment = state.segment_of(id);
+  const Range given{p.offset + begin, p.offset + begin + numel};
+  const auto write = [&](const Piece& piece) {
+    const Range range = Intersect(given, piece.range);
+    if (range.empty()) return;
+    const Shape shape = {range.numel()};
+    const Strides strides = ContiguousStrides(shape);
+    kernels::Copy(
+        state.ctx,
+        {values + (range.begin - given.begin) * SizeOf(dtype), dtype, shape,
+         strides},
+        {piece.At(range.begin), piece.values.dtype(), shape, strides});
+  };
+  const Piece& truth = PieceOf(segment, StateKind::kWeight);
+  write(truth);
+  if (segment.param.values.raw() != truth.values.raw() ||
+      segment.param.range != truth.range)
+    write(segment.param);
+}
+
+// The source's new values, block by block, to every rank. `staging` has one
+// block for each rank; `values` counts on the source alone.
+void SendAndWrite(StoreState& state, ParamId id, int source,
+                  const Tensor& values, DType dtype, const Tensor& staging) {
+  const ParamLayout& p = state.layout.param(id);
+  const int ranks = state.comm.size();
+  const int64_t size = SizeOf(dtype);
+  const int64_t most = staging.nbytes() / ranks / size;
+  auto* const all = static_cast<std::byte*>(staging.raw());
+  for (int64_t begin = 0; begin < p.spec.shape.numel(); begin += most) {
+    const int64_t numel = std::min(most, p.spec.shape.numel() - begin);
+    const int64_t nbytes = numel * size;
+    std::byte* const own = all + state.comm.rank() * nbytes;
+    if (state.comm.rank() == source)
+      std::memcpy(own, static_cast<std::byte*>(values.raw()) + begin * size,
+                  static_cast<size_t>(nbytes));
+    state.comm.AllGather({"edit " + p.spec.name, p.unit}, {{own, all, nbytes}})
+        .Wait();
+    Write(state, id, begin, numel, all + source * nbytes, dtype);
+  }
 }
 
 }  // namespace
@@ -124,18 +263,11 @@ void ParameterStore::Read(StateKind kind, std::string_view pattern,
                   "and before its Step");
     reducer_->Await();  // what is still on its way
   }
+  WholeSegments whole(*state_, kind);
   for (ParamId id : Select(state_->layout, pattern)) {
+    if (!PieceOf(state_->segment_of(id), kind).defined()) continue;
     const ParamLayout& p = state_->layout.param(id);
-    const SegmentState& segment = state_->segment_of(id);
-    const Piece& piece = PieceOf(segment, kind);
-    if (!piece.defined()) continue;
-    const Tensor whole = GatherWhole(*state_, p.unit, p.segment, kind);
-    Tensor copy = Tensor::Empty(state_->ctx.host_arena(), p.spec.shape,
-                                whole.dtype(), MemoryTag::kStaging);
-    std::memcpy(copy.raw(),
-                static_cast<const std::byte*>(whole.raw()) +
-                    p.offset * SizeOf(whole.dtype()),
-                static_cast<size_t>(copy.nbytes()));
+    const Tensor copy = CopyOf(*state_, p, whole.Of(id));
     fn({p.spec.name, p.spec.shape, copy.dtype(), copy});
   }
 }
@@ -145,127 +277,57 @@ void ParameterStore::Edit(std::string_view pattern,
                           const EditOptions& options) {
   CheckSealed("edit");
   Communicator& comm = state_->comm;
-  TERRACE_CHECK(options.source_rank >= 0 && options.source_rank < comm.size(),
+  const int source = options.source_rank;
+  TERRACE_CHECK(source >= 0 && source < comm.size(),
                 "[edit] source_rank must be in [0, ", comm.size(), "), got ",
-                options.source_rank);
+                source);
   TERRACE_CHECK(reducer_->micro_steps_done() == 0,
                 "[edit] weights change at a boundary only, not inside a window "
                 "of micro-steps");
-  for (ParamId id : Select(state_->layout, pattern)) {
-    const ParamLayout& p = state_->layout.param(id);
-    SegmentState& segment = state_->segment_of(id);
-    const Piece& truth =
-        segment.master.defined() ? segment.master : segment.param;
-    const Tensor whole =
-        GatherWhole(*state_, p.unit, p.segment, StateKind::kWeight);
-    const std::byte* before = static_cast<const std::byte*>(whole.raw()) +
-                              p.offset * SizeOf(whole.dtype());
-    Tensor copy = Tensor::Empty(state_->ctx.host_arena(), p.spec.shape,
-                                whole.dtype(), MemoryTag::kStaging);
-    const auto nbytes = static_cast<size_t>(copy.nbytes());
-    std::memcpy(copy.raw(), before, nbytes);
-    NamedTensor named{p.spec.name, p.spec.shape, copy.dtype(), copy};
-    fn(named);
-
-    // Everyone sees everyone's result: the source's counts, and a different
-    // edit elsewhere is refused instead of lost.
-    std::vector<std::byte> all(nbytes * static_cast<size_t>(comm.size()));
-    comm.Exchange({"edit " + p.spec.name, p.unit},
-                  {static_cast<const std::byte*>(copy.raw()), nbytes}, all)
-        .Wait();
-    const std::byte* source =
-        all.data() + nbytes * static_cast<size_t>(options.source_rank);
-    for (int r = 0; r < comm.size(); ++r) {
-      const std::byte* theirs = all.data() + nbytes * static_cast<size_t>(r);
-      TERRACE_CHECK(std::memcmp(theirs, source, nbytes) == 0 ||
-                        std::memcmp(theirs, before, nbytes) == 0,
-                    "[edit] rank ", r, " changed '", p.spec.name,
-                    "' differently from the source rank ", options.source_rank,
-                    ": edit on the source rank alone, or "
-                    "the same on all");
+  const std::vector<ParamId> ids = Select(state_->layout, pattern);
+  std::vector<Tensor> edited(ids.size());  // undefined: not changed here
+  // Nothing is written before all ranks have edited everything.
+  std::exception_ptr failure;
+  int64_t longest = 0;
+  {
+    WholeSegments whole(*state_, StateKind::kWeight);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const ParamLayout& p = state_->layout.param(ids[i]);
+      const Tensor& values = whole.Of(ids[i]);
+      longest =
+          std::max(longest, p.spec.shape.numel() * SizeOf(values.dtype()));
+      if (failure != nullptr) continue;
+      try {
+        edited[i] = Edited(*state_, p, values, fn);
+      } catch (...) {
+        failure = std::current_exception();
+      }
     }
-    const auto write = [&](const Piece& piece) {
-      const Range range = Intersect(p.range(), piece.range);
-      if (range.empty()) return;
-      Tensor from = Tensor::Empty(state_->ctx.host_arena(), {range.numel()},
-                                  copy.dtype(), MemoryTag::kStaging);
-      std::memcpy(from.raw(),
-                  source + (range.begin - p.offset) * SizeOf(copy.dtype()),
-                  static_cast<size_t>(from.nbytes()));
-      const MutView to{piece.At(range.begin), piece.values.dtype(),
-                       from.shape(), from.strides()};
-      kernels::Copy(state_->ctx, from.view(), to);
-    };
-    write(truth);
-    if (segment.param.values.raw() != truth.values.raw() ||
-        segment.param.range != truth.range)
-      write(segment.param);
-    ++state_->unit_of(id).version;
   }
-}
-
-void ParameterStore::RefreshWorking() {
-  CheckSealed("refresh");
-  for (size_t u = 0; u < state_->units.size(); ++u) {
-    UnitState& unit = state_->units[u];
-    std::vector<GatherSegment> gathers;
-    for (SegmentState& segment : unit.segments) {
-      if (segment.trainable) CastOwn(*state_, segment);
-      // Frozen parameters have no master; their own slice is the truth.
-      const bool whole = segment.param.range.numel() == segment.padded_numel;
-      const bool sliced =
-          !segment.trainable || segment.update.numel() < segment.padded_numel;
-      if (whole && sliced)
-        gathers.push_back({segment.param.At(segment.own.begin),
-                           segment.param.At(0),
-                           segment.slice_numel * SizeOf(segment.dtype)});
-    }
-    if (!gathers.empty())
-      state_->comm
-          .AllGather({"refresh " + state_->layout.units()[u].name,
-                      static_cast<UnitId>(u)},
-                     std::move(gathers))
-          .Wait();
-    ++unit.version;
-  }
-}
-
-uint64_t ParameterStore::StateHash() {
-  CheckSealed("hash");
-  RngKey key(0, "state");
-  for (StateKind kind : {StateKind::kWeight, StateKind::kWorking,
-                         StateKind::kMoment1, StateKind::kMoment2}) {
-    ForEachShard(kind, [&](std::string_view name, const Range& range,
-                           const Tensor& values) {
-      key = key.With(name).With(range.begin).With(static_cast<int>(kind));
-      key = HashBytes(key, static_cast<const std::byte*>(values.raw()),
-                      values.nbytes());
-    });
-  }
-  const uint64_t mine = key.bits();
-  std::vector<uint64_t> all(static_cast<size_t>(state_->comm.size()));
-  state_->comm
-      .Exchange({"state hash", -1}, std::as_bytes(std::span(&mine, 1)),
-                std::as_writable_bytes(std::span(all)))
-      .Wait();
-  RngKey combined(0, "ranks");
-  for (uint64_t hash : all) combined = combined.With(hash);
-  return combined.bits();
-}
-
-void ParameterStore::ForEachShard(StateKind kind, ShardFunction fn) const {
-  CheckSealed("shards");
-  for (size_t i = 0; i < infos_.size(); ++i) {
-    const auto id = static_cast<ParamId>(i);
-    const ParamLayout& p = state_->layout.param(id);
-    const SegmentState& segment = state_->segment_of(id);
-    const Piece& piece = PieceOf(segment, kind);
-    if (!piece.defined()) continue;
-    const Range range = Intersect(p.range(), segment.own);
-    if (range.empty()) continue;
-    fn(p.spec.name, {range.begin - p.offset, range.end - p.offset},
-       piece.values.Slice(0, range.begin - piece.range.begin,
-                          range.end - piece.range.begin));
+  Tensor staging;
+  RunAgreed(comm, "edit", [&] {
+    if (failure != nullptr) std::rethrow_exception(failure);
+    if (comm.size() > 1)
+      staging = Tensor::Empty(state_->ctx.host_arena(),
+                              {comm.size() * std::min(longest, kBlockNbytes)},
+                              DType::kU8, MemoryTag::kStaging);
+  });
+  const std::vector<EditRecord> all =
+      ExchangeEdits(*state_, pattern, ids, edited, source);
+  const size_t stride = ids.size() + 1;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    int changed = 0;
+    for (size_t at = i; at < all.size(); at += stride)
+      changed += all[at].changed != 0 ? 1 : 0;
+    if (changed == 0) continue;
+    const DType dtype =
+        PieceOf(state_->segment_of(ids[i]), StateKind::kWeight).values.dtype();
+    if (changed == comm.size())
+      Write(*state_, ids[i], 0, edited[i].numel(),
+            static_cast<const std::byte*>(edited[i].raw()), dtype);
+    else
+      SendAndWrite(*state_, ids[i], source, edited[i], dtype, staging);
+    ++state_->unit_of(ids[i]).version;
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "terrace/core/error.h"
 #include "terrace/zero/collective.h"
@@ -40,16 +42,65 @@ std::string ResidentEffect(const StoreState& state) {
                 " bytes resident");
 }
 
+// Parameters that an entry of the list decided, alike.
+struct Alike {
+  ParamGroup group;
+  bool trainable = true;
+  int64_t parameters = 0, numel = 0;
+
+  std::string ToString() const {
+    return StrCat(parameters, parameters == 1 ? " parameter" : " parameters",
+                  " of ", numel, " elements: ",
+                  trainable ? StrCat("weight decay ", group.weight_decay,
+                                     ", lr scale ", group.lr_scale)
+                            : "frozen");
+  }
+};
+
+std::string GroupEffect(const ParameterStore& store) {
+  std::string text;
+  const auto add = [&](int entry, std::string_view label) {
+    std::vector<Alike> found;
+    for (const ParamLayout& p : store.layout().params()) {
+      if (p.group.entry != entry) continue;
+      auto it = std::ranges::find_if(found, [&](const Alike& a) {
+        return a.trainable == p.spec.trainable &&
+               a.group.weight_decay == p.group.weight_decay &&
+               a.group.lr_scale == p.group.lr_scale;
+      });
+      if (it == found.end()) it = found.insert(it, {p.group, p.spec.trainable});
+      ++it->parameters;
+      it->numel += p.spec.shape.numel();
+    }
+    text += StrCat(text.empty() ? "" : "; ", label, " ");
+    if (found.empty()) text += "nothing that no earlier entry decides";
+    for (size_t i = 0; i < found.size(); ++i)
+      text += (i > 0 ? ", " : "") + found[i].ToString();
+  };
+  const size_t entries = store.grouping().patterns.size();
+  for (size_t i = 0; i < entries; ++i)
+    add(static_cast<int>(i), StrCat("[", i, "]"));
+  const bool others = std::ranges::any_of(
+      store.layout().params(),
+      [](const ParamLayout& p) { return p.group.entry < 0; });
+  if (others) add(-1, entries == 0 ? "all:" : "others:");
+  return text;
+}
+
 }  // namespace
 
 void ReportEffects(const ParameterStore& store, std::string_view prefix,
                    ResolvedConfig* resolved) {
   const StoreState& state = store.state();
-  const auto report = [&](std::string_view key, std::string effect) {
-    const std::string path = StrCat(prefix, "zero_optimization.", key);
+  const auto report_key = [&](std::string_view key, std::string effect) {
+    const std::string path = StrCat(prefix, key);
     if (resolved->Find(path) != nullptr)
       resolved->Report(path, std::move(effect));
   };
+  const auto report = [&](std::string_view key, std::string effect) {
+    report_key(StrCat("zero_optimization.", key), std::move(effect));
+  };
+  report_key("terrace.parameter_groups", GroupEffect(store));
   report("reduce_bucket_size", BucketEffect(state));
   if (!state.options.shard_parameter) return;
   report("stage3_param_persistence_threshold", ResidentEffect(state));

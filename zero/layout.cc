@@ -1,6 +1,7 @@
 #include "terrace/zero/layout.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "terrace/core/error.h"
@@ -32,6 +33,10 @@ ParamId Layout::AddParam(UnitId unit, const ParamSpec& spec, DType working) {
   param.unit = unit;
   TERRACE_CHECK(IsFloat(param.dtype), "[store] parameter '", spec.name,
                 "' must have a floating dtype, got ", param.dtype);
+  // Far more than any machine holds, and sums of bytes stay below 2^63.
+  TERRACE_CHECK(spec.shape.numel() <= int64_t{1} << 44, "[store] parameter '",
+                spec.name, "' must have at most 2^44 elements, got ",
+                spec.shape);
   auto& segments = units_[static_cast<size_t>(unit)].segments;
   auto it = std::ranges::find_if(segments, [&](const SegmentLayout& s) {
     return s.dtype == param.dtype && s.trainable == spec.trainable;
@@ -66,15 +71,17 @@ ParamId Layout::Find(std::string_view name) const {
   return -1;
 }
 
-uint64_t Layout::Fingerprint() const {
-  RngKey key(0, "layout");
-  for (const ParamLayout& p : params_) {
-    key = key.With(p.spec.name).With(static_cast<int64_t>(p.dtype));
-    key = key.With(units_[static_cast<size_t>(p.unit)].name);
-    key = key.With(p.spec.trainable ? 1 : 0);
-    for (int64_t dim : p.spec.shape) key = key.With(dim);
-    for (const std::string& alias : p.aliases) key = key.With(alias);
-  }
+uint64_t Layout::Fingerprint(ParamId id) const {
+  const ParamLayout& p = param(id);
+  RngKey key(0, "parameter", p.spec.name, unit(p.unit).name);
+  key = key.With(static_cast<int64_t>(p.dtype))
+            .With(p.spec.trainable ? 1 : 0)
+            .With(static_cast<int64_t>(p.spec.init.kind));
+  for (double value :
+       {p.spec.init.a, p.spec.init.b, p.group.weight_decay, p.group.lr_scale})
+    key = key.With(std::bit_cast<uint64_t>(value));
+  for (int64_t dim : p.spec.shape) key = key.With(dim);
+  for (const std::string& alias : p.aliases) key = key.With(alias);
   return key.bits();
 }
 

@@ -32,10 +32,11 @@ struct ParamSpec {
   bool trainable = true;
 };
 
-// Weight decay, learning rate and freezing by name (terrace.parameter_groups).
+// Weight decay and learning rate by name (terrace.parameter_groups).
 struct ParamGroup {
   double weight_decay = 0;
   double lr_scale = 1;
+  int entry = -1;  // of the configured list; -1: none matched
 };
 
 struct ParamLayout {
@@ -91,9 +92,9 @@ class Layout {
   // -1 when no parameter has that name or alias.
   ParamId Find(std::string_view name) const;
 
-  // A hash of names, shapes, dtypes, units and ties, for the comparison of
-  // ranks at Seal.
-  uint64_t Fingerprint() const;
+  // A hash of all that is declared of a parameter, for the comparison of ranks
+  // at Seal: name, shape, dtype, unit, initial values, group, freezing, ties.
+  uint64_t Fingerprint(ParamId id) const;
 
  private:
   std::vector<UnitLayout> units_;

@@ -35,8 +35,8 @@ autograd::Parameter ParameterStore::Declare(UnitId unit,
                 "' must be declared before the store is sealed: build the "
                 "model first, then the engine");
   ParamSpec resolved = spec;
-  ParamGroup group{state_->options.optimizer.weight_decay, 1};
-  if (groups_) group = groups_(spec, &resolved.trainable);
+  ParamGroup group{.weight_decay = state_->options.optimizer.weight_decay};
+  if (grouping_.of) group = grouping_.of(spec, &resolved.trainable);
   const ParamId id =
       state_->layout.AddParam(unit, resolved, state_->options.working);
   state_->layout.mutable_param(id).group = group;
@@ -57,11 +57,11 @@ autograd::Parameter ParameterStore::Tie(std::string_view alias,
   return param;
 }
 
-void ParameterStore::SetGroups(GroupFunction groups) {
+void ParameterStore::SetGroups(ParameterGrouping groups) {
   TERRACE_CHECK(infos_.empty(),
                 "[store] parameter groups must be set before any parameter is "
                 "declared");
-  groups_ = std::move(groups);
+  grouping_ = std::move(groups);
 }
 
 void ParameterStore::Seal() {
@@ -69,6 +69,7 @@ void ParameterStore::Seal() {
   TERRACE_CHECK(!infos_.empty(),
                 "[store] a model must declare parameters before it is sealed");
   CheckDeclarations(*state_);
+  CheckGroups(state_->layout, grouping_.patterns);
   CheckBudget(*state_);
   AllocateStates(*state_);
   gatherer_ = std::make_unique<Gatherer>(*state_);

@@ -52,11 +52,22 @@ struct NamedTensor {
   std::string_view name;
   const Shape& shape;
   DType dtype;
-  Tensor values;  // contiguous, the whole logical parameter, on the host
+  // The whole logical parameter: a contiguous copy on the host. Edit takes
+  // another tensor of this shape and dtype in its place.
+  Tensor values;
 };
 
 struct EditOptions {
   int source_rank = 0;  // whose edits count; others must make the same or none
+};
+
+// How parameters are grouped by name (terrace.parameter_groups).
+struct ParameterGrouping {
+  // Decay and learning rate scale of a parameter; may set trainable to false.
+  std::function<ParamGroup(const ParamSpec& spec, bool* trainable)> of;
+  // The regular expressions of the list, by ParamGroup::entry: Seal throws
+  // kConfig for one that is found in no parameter's name.
+  std::vector<std::string> patterns;
 };
 
 struct StoreStats {
@@ -101,11 +112,9 @@ class ParameterStore final : public autograd::ParameterSource {
   // `alias` names the same parameter again (a tied weight).
   autograd::Parameter Tie(std::string_view alias,
                           const autograd::Parameter& param);
-  // Decay, learning rate scale and freezing by name, before Seal. Called for
-  // every declared parameter at Seal; may set trainable to false.
-  using GroupFunction =
-      std::function<ParamGroup(const ParamSpec& spec, bool* trainable)>;
-  void SetGroups(GroupFunction groups);
+  // Decay, learning rate scale and freezing by name, before the first Declare:
+  // each calls it for what it declares.
+  void SetGroups(ParameterGrouping groups);
   // Collective, once.
   void Seal();
   bool sealed() const;
@@ -116,10 +125,11 @@ class ParameterStore final : public autograd::ParameterSource {
   int64_t ParameterCount() const;  // elements, ties once
   std::vector<std::string> Names() const;
   Context& context() const;
-  // The host memory of this rank's own slices, by their own name: const views.
-  // fn(name, logical range of the parameter, tensor of those elements).
+  const ParameterGrouping& grouping() const { return grouping_; }
+  // The host memory of this rank's own slices, by their own name, to read:
+  // fn(name, logical range of the parameter, view of those elements).
   using ShardFunction =
-      FunctionRef<void(std::string_view, const Range&, const Tensor&)>;
+      FunctionRef<void(std::string_view, const Range&, const ConstView&)>;
   void ForEachShard(StateKind kind, ShardFunction fn) const;
 
   // --- a step; called by ops, units and the engine ---
@@ -142,13 +152,23 @@ class ParameterStore final : public autograd::ParameterSource {
   // pattern: a name, or '*' wildcards. Throws kNotFound when nothing matches.
   void Read(StateKind kind, std::string_view pattern,
             FunctionRef<void(const NamedTensor&)> fn);
+  // All or nothing: where fn throws on a rank, or ranks edit differently, all
+  // throw and no parameter has changed.
   void Edit(std::string_view pattern, FunctionRef<void(NamedTensor&)> fn,
             const EditOptions& options = {});
-  // After masters were written in place (a loaded checkpoint): refreshes every
-  // working copy on all ranks.
+  // Loading, not collective: the elements of a weight or moment that this rank
+  // keeps (empty where it keeps none); writing some of them from `begin` on,
+  // with a cast, from bytes of any alignment; zeroing all moments. None of it
+  // allocates. RefreshWorking ends a load.
+  Range KeptRange(StateKind kind, ParamId id) const;
+  DType KeptDType(StateKind kind, ParamId id) const;
+  void Load(StateKind kind, ParamId id, int64_t begin,
+            std::span<const std::byte> values, DType dtype);
+  void ClearMoments();
+  // Refreshes every working copy on all ranks from the loaded weights.
   void RefreshWorking();
   // A hash of all logical weights, moments and working values, equal for every
-  // stage and tier at one rank count. Collective.
+  // stage and tier at one rank count. Compares replicas first (state_hash.h).
   uint64_t StateHash();
 
   StoreStats stats() const;
@@ -167,7 +187,7 @@ class ParameterStore final : public autograd::ParameterSource {
   std::unique_ptr<Gatherer> gatherer_;
   std::unique_ptr<Reducer> reducer_;
   std::vector<autograd::ParamInfo> infos_;
-  GroupFunction groups_;
+  ParameterGrouping grouping_;
   bool sealed_ = false;
 };
 

@@ -31,12 +31,14 @@ StoreOptions ResolveStoreOptions(const EngineConfig& config, uint64_t seed) {
   return options;
 }
 
-ParameterStore::GroupFunction ResolveGroups(const EngineConfig& config) {
+ParameterGrouping ResolveGroups(const EngineConfig& config) {
+  ParameterGrouping out;
   const double decay = config.optimizer.weight_decay;
   if (!config.parameter_groups.has_value()) {
-    return [decay](const ParamSpec& spec, bool*) {
-      return ParamGroup{spec.shape.rank() > 1 ? decay : 0, 1};
+    out.of = [decay](const ParamSpec& spec, bool*) {
+      return ParamGroup{.weight_decay = spec.shape.rank() > 1 ? decay : 0};
     };
+    return out;
   }
   std::vector<std::pair<std::regex, ParameterGroup>> groups;
   for (const ParameterGroup& group : *config.parameter_groups) {
@@ -46,16 +48,20 @@ ParameterStore::GroupFunction ResolveGroups(const EngineConfig& config) {
       TERRACE_THROW(ErrorCode::kConfig, "[config] terrace.parameter_groups: '",
                     group.match, "' must be a regular expression: ", e.what());
     }
+    out.patterns.push_back(group.match);
   }
-  return [decay, groups = std::move(groups)](const ParamSpec& spec,
-                                             bool* trainable) {
-    for (const auto& [pattern, group] : groups) {
+  out.of = [decay, groups = std::move(groups)](const ParamSpec& spec,
+                                               bool* trainable) {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const auto& [pattern, group] = groups[i];
       if (!std::regex_search(spec.name, pattern)) continue;
       if (group.frozen) *trainable = false;
-      return ParamGroup{group.weight_decay.value_or(decay), group.lr_scale};
+      return ParamGroup{group.weight_decay.value_or(decay), group.lr_scale,
+                        static_cast<int>(i)};
     }
-    return ParamGroup{decay, 1};
+    return ParamGroup{.weight_decay = decay};
   };
+  return out;
 }
 
 }  // namespace terrace::zero

@@ -16,6 +16,6 @@ StoreOptions ResolveStoreOptions(const EngineConfig& config, uint64_t seed);
 // Decay, learning rate and freezing of each parameter: the configuration's
 // groups, first match wins; without any, no decay for parameters of one
 // dimension (biases and gains).
-ParameterStore::GroupFunction ResolveGroups(const EngineConfig& config);
+ParameterGrouping ResolveGroups(const EngineConfig& config);
 
 }  // namespace terrace::zero

@@ -18,7 +18,10 @@ uint64_t HashReplicated(const UnitState& unit) {
             HashBytes(key, piece.At(piece.range.begin), piece.values.nbytes());
     };
     add(segment.param);
-    add(segment.master);
+    const bool aliased =
+        segment.master.defined() &&
+        segment.master.values.buffer() == segment.param.values.buffer();
+    if (!aliased) add(segment.master);
     for (const Piece& moment : segment.moments) add(moment);
   }
   return key.bits();

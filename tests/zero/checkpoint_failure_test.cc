@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -304,6 +306,125 @@ TEST(CheckpointFailureTest, AWriteFailureOfOneRankFailsTheSaveOnAll) {
     EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-1");
     EXPECT_EQ(Read(engine), first);
   });
+}
+
+// A save that has its name is a save; `latest` may be out of reach.
+TEST(CheckpointFailureTest, LatestThatCannotBeWrittenIsANotice) {
+  const std::string dir = FreshDir("run");
+  RunToy(SpecOf(2, 1), [&](Engine& engine, const Toy& toy) {
+    const bool leads = engine.runtime().rank() == 0;
+    Train(engine, toy, 1);
+    SaveCheckpoint(engine, dir);
+    Train(engine, toy, 1);
+    if (leads) {
+      fs::remove(dir + "/latest");
+      fs::create_directories(dir + "/latest/in_the_way");
+    }
+    engine.Reduce(0);
+    const SavedCheckpoint saved = SaveCheckpoint(engine, dir, {}, {.keep = 1});
+    EXPECT_EQ(saved.path, dir + "/step-2");
+    EXPECT_EQ(saved.notices.size(), leads ? 1u : 0u);
+    if (leads)
+      ExpectPart(saved.notices[0],
+                 dir + "/step-2 is complete, but latest does not name it");
+    const Snapshot snapshot = Read(engine);
+    Train(engine, toy, 1);
+    LoadCheckpoint(engine, dir + "/step-2");
+    EXPECT_EQ(Read(engine), snapshot);
+  });
+  // What `latest` may still name is not removed.
+  EXPECT_TRUE(fs::exists(dir + "/step-1/manifest.json"));
+  EXPECT_FALSE(fs::exists(dir + "/step-2.tmp"));
+}
+
+TEST(CheckpointFailureTest, OldOnesThatCannotBeListedAreANotice) {
+  const std::string dir = FreshDir("run");
+  fs::create_symlink("step-0", dir + "/step-0");  // leads nowhere, for ever
+  RunToy(SpecOf(2, 1), [&](Engine& engine, const Toy& toy) {
+    const bool leads = engine.runtime().rank() == 0;
+    Train(engine, toy, 1);
+    const SavedCheckpoint saved = SaveCheckpoint(engine, dir, {}, {.keep = 1});
+    EXPECT_EQ(saved.notices.size(), leads ? 1u : 0u);
+    if (leads) ExpectPart(saved.notices[0], "older checkpoints stay");
+    EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-1");
+  });
+}
+
+// A load casts without allocating: no budget of the host can end it half-way.
+TEST(CheckpointFailureTest, ALoadNeedsNoHostMemory) {
+  const std::string dir = FreshDir("run");
+  const auto run = [&](bool bf16, const std::function<void(Engine&)>& fn) {
+    LaunchOptions options = OptionsOf({.ranks = 2, .stage = 1, .bf16 = bf16});
+    if (bf16) options.config.host_memory_nbytes = 64;
+    ParameterGroup& group =
+        options.config.parameter_groups.emplace().emplace_back();
+    group.match = "^f$";
+    group.frozen = true;
+    FirstFailure failure;
+    const int code = Launch(
+        options,
+        [&](Runtime& rt) {
+          ParameterStore& store = rt.store();
+          const auto unit = store.OpenUnit("u");
+          (void)store.Declare(unit, {"w", {5}, Init::Normal(1)});
+          (void)store.Declare(unit, {"f", {10007}, Init::Normal(1)});
+          Engine engine(rt);
+          fn(engine);
+        },
+        &failure);
+    EXPECT_EQ(code, 0) << failure.message;
+  };
+  Snapshot saved;
+  run(false, [&](Engine& engine) {
+    SaveCheckpoint(engine, dir);
+    const Snapshot snapshot = Read(engine);
+    if (engine.runtime().rank() == 0) saved = snapshot;
+  });
+  const std::vector<float> want = terrace::testing::Floats(saved.at("0 f"));
+  run(true, [&](Engine& engine) {
+    EXPECT_EQ(LoadCheckpoint(engine, dir).notices.size(), 1u);
+    int64_t seen = 0;
+    engine.store().ForEachShard(
+        StateKind::kWorking, [&](std::string_view name, const Range& range,
+                                 const ConstView& values) {
+          if (name != "f") return;
+          for (int64_t i = 0; i < values.numel(); ++i, ++seen)
+            EXPECT_EQ(static_cast<float>(values.as<BF16>()[i]),
+                      static_cast<float>(
+                          BF16(want[static_cast<size_t>(range.begin + i)])));
+        });
+    EXPECT_EQ(engine.Reduce(static_cast<double>(seen)), 10007);
+  });
+}
+
+// Ranks that read different files of weights, of the same names and shapes.
+TEST(CheckpointFailureTest, AFileOfWeightsMustBeOneOnAllRanks) {
+  const std::string dir = FreshDir("run");
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::vector<float> values(257, static_cast<float>(rank));
+    SafetensorsWriter writer(StrCat(dir, "/", rank, ".safetensors"),
+                             {{"w", DType::kF32, {257}}});
+    writer.Write("w", std::as_bytes(std::span(values)));
+    writer.Finish();
+  }
+  LaunchOptions options = OptionsOf(SpecOf(2, 1));
+  options.config.parameter_groups.reset();
+  for (bool same : {true, false}) {
+    FirstFailure failure;
+    const int code = Launch(
+        options,
+        [&](Runtime& rt) {
+          ParameterStore& store = rt.store();
+          (void)store.Declare(store.OpenUnit("u"), {"w", {257}, Init::Ones()});
+          Engine engine(rt);
+          const int file = same ? 0 : rt.rank();
+          LoadCheckpoint(engine, StrCat(dir, "/", file, ".safetensors"),
+                         {.weights_only = true});
+        },
+        &failure);
+    EXPECT_EQ(code, same ? 0 : ExitCode(ErrorCode::kCommunication));
+    if (!same) ExpectPart(failure.message, "the checkpoint that is loaded");
+  }
 }
 
 // What a process leaves that was killed while it saved.

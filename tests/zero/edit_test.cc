@@ -4,6 +4,7 @@
 #include "terrace/autograd/ops/binary.h"
 #include "terrace/autograd/ops/cast.h"
 #include "terrace/tests/zero/store_support.h"
+#include "terrace/zero/store_state.h"
 
 namespace terrace::testing {
 namespace {
@@ -110,6 +111,190 @@ TEST(EditTest, B138ReadHandsOutCopies) {
                    });
         EXPECT_EQ(ReadValues(store).at("u.w"), std::vector<double>(40, 1));
       }));
+}
+
+TEST(EditTest, ValuesMayBeReplacedByAnotherTensor) {
+  for (int stage : {0, 3}) {
+    RunStore({.ranks = 2, .stage = stage},
+             WithModel([&](zero::Runtime& rt, zero::Engine& engine,
+                           const Parameter&) {
+               zero::ParameterStore& store = engine.store();
+               // One tensor for all: its bytes count when fn returns.
+               const Tensor other = rt.context().Empty({40}, DType::kF32);
+               const Tensor three = rt.context().Empty({3}, DType::kF32);
+               float value = 2;
+               store.Edit("*", [&](zero::NamedTensor& tensor) {
+                 const Tensor& given = tensor.name == "u.w" ? other : three;
+                 for (int64_t i = 0; i < given.numel(); ++i)
+                   given.data<float>()[i] = value;
+                 tensor.values = given;
+                 ++value;
+               });
+               const NamedValues values = ReadValues(store);
+               EXPECT_EQ(values.at("u.before"), std::vector<double>(3, 2));
+               EXPECT_EQ(values.at("u.w"), std::vector<double>(40, 3));
+               EXPECT_EQ(values.at("u.after"), std::vector<double>(3, 4));
+             }));
+  }
+}
+
+// What Edit throws here, where it must throw `code`.
+std::string Refusal(ErrorCode code, const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.message();
+    return error.message();
+  }
+  ADD_FAILURE() << "accepted";
+  return "";
+}
+
+TEST(EditTest, ValuesOfAnotherShapeOrDTypeAreRefused) {
+  RunStore(
+      {.ranks = 2, .stage = 3},
+      WithModel([&](zero::Runtime& rt, zero::Engine& engine, const Parameter&) {
+        Context& ctx = rt.context();
+        for (const Tensor& other :
+             {ctx.Empty({41}, DType::kF32), ctx.Empty({8, 5}, DType::kF32),
+              ctx.Empty({40}, DType::kBF16), Tensor(),
+              ctx.Empty({40, 2}, DType::kF32)
+                  .Slice(1, 0, 1)
+                  .Strided(0, {40}, {2})}) {
+          const std::string message = Refusal(ErrorCode::kInvalidArgument, [&] {
+            engine.store().Edit("u.w", [&](zero::NamedTensor& tensor) {
+              tensor.values = other;
+            });
+          });
+          EXPECT_TRUE(Contains(message, "'u.w'")) << message;
+        }
+        EXPECT_EQ(ReadValues(engine.store()).at("u.w"),
+                  std::vector<double>(40, 1));
+      }));
+}
+
+// Of several parameters one is refused: none changes, on no rank, and the group
+// goes on.
+TEST(EditTest, AnEditOfSeveralIsAllOrNothing) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    RunStore(
+        {.ranks = 3, .stage = stage},
+        WithModel([&](zero::Runtime& rt, zero::Engine& engine,
+                      const Parameter&) {
+          zero::ParameterStore& store = engine.store();
+          const NamedValues before = ReadValues(store);
+          const uint64_t hash = store.StateHash();
+          // Rank 2 makes something else of the last one.
+          const std::string differs = Refusal(ErrorCode::kInvalidArgument, [&] {
+            store.Edit("u.*", [&](zero::NamedTensor& tensor) {
+              const bool other = rt.rank() == 2 && tensor.name == "u.after";
+              Set(tensor, other ? 6 : 5);
+            });
+          });
+          EXPECT_TRUE(Contains(differs, "rank 2 changed 'u.after'")) << differs;
+          EXPECT_EQ(store.StateHash(), hash);
+          // The function itself gives up, on one rank.
+          const std::string gives_up = Refusal(ErrorCode::kData, [&] {
+            store.Edit("u.*", [&](zero::NamedTensor& tensor) {
+              Set(tensor, 5);
+              if (rt.rank() == 1 && tensor.name == "u.w")
+                throw Error(ErrorCode::kData, "no such value");
+            });
+          });
+          EXPECT_TRUE(Contains(gives_up, "no such value")) << gives_up;
+          EXPECT_EQ(store.StateHash(), hash);
+          EXPECT_EQ(ReadValues(store), before);
+          // And the same edit, right this time.
+          store.Edit("u.*", [&](zero::NamedTensor& tensor) { Set(tensor, 5); });
+          for (const auto& [name, values] : ReadValues(store))
+            for (double value : values) EXPECT_EQ(value, 5) << name;
+        }));
+  }
+}
+
+// Two parameters of two megabytes and a bit, in one segment.
+TEST(EditTest, LargeEditsMoveInBlocksAndGatherOnce) {
+  constexpr int64_t kNumel = (int64_t{1} << 19) + 7;
+  for (int stage : {1, 3}) {
+    RunStore({.ranks = 3, .stage = stage}, [&](zero::Runtime& rt) {
+      zero::ParameterStore& store = rt.store();
+      const auto unit = store.OpenUnit("u");
+      for (const char* name : {"u.a", "u.b"})
+        store.Declare(unit, {name, {kNumel}, zero::Init::Ones()});
+      zero::Engine engine(rt);
+      const auto gathers = [&] {
+        return rt.communicator()
+            .Stats()[static_cast<size_t>(zero::CollectiveOp::kAllGather)]
+            .calls;
+      };
+      const auto edit = [&] {
+        store.Edit("*",
+                   [&](zero::NamedTensor& tensor) {
+                     if (rt.rank() != 2) return;
+                     const float first = tensor.name == "u.a" ? 0.25f : 0.75f;
+                     for (int64_t i = 0; i < kNumel; ++i)
+                       tensor.values.data<float>()[i] =
+                           first + static_cast<float>(i);
+                   },
+                   {.source_rank = 2});
+      };
+      const int64_t begin = gathers();
+      edit();
+      // At stage 3 the segment, at stage 1 nothing (fp32 masters are slices of
+      // the working values: gathered as well), then 3 blocks a parameter.
+      EXPECT_EQ(gathers() - begin, 1 + 2 * 3) << "stage " << stage;
+      edit();  // changes nothing: moves nothing
+      EXPECT_EQ(gathers() - begin, 1 + 2 * 3 + 1) << "stage " << stage;
+      int64_t wrong = 0;
+      for (const auto& [name, values] : ReadValues(store))
+        for (int64_t i = 0; i < kNumel; ++i)
+          wrong += values[static_cast<size_t>(i)] !=
+                   (name == "u.a" ? 0.25f : 0.75f) + static_cast<float>(i);
+      EXPECT_EQ(wrong, 0);
+      EXPECT_EQ(gathers() - begin, 1 + 2 * 3 + 2) << "stage " << stage;
+      const int64_t peak =
+          rt.context().host_arena().Report()[MemoryTag::kStaging].peak;
+      // The source keeps both copies; others hold one at a time and staging.
+      EXPECT_LE(peak, (rt.rank() == 2 ? 3 : 1) * 4 * (kNumel + 4096) +
+                          3 * (int64_t{1} << 20) + 4 * (kNumel + 4096));
+      EXPECT_EQ(store.Version(0), store.Version(1));
+    });
+  }
+}
+
+// Case B048: many ranks own little or nothing; what is beside the values is
+// zero, and shards put together are the whole, bit for bit.
+TEST(EditTest, B048ShardsOfSmallTensorsAreTheWholeAndPaddingIsZero) {
+  for (int ranks : {2, 3, 4, 8}) {
+    for (int stage : {1, 3}) {
+      RunStore({.ranks = ranks, .stage = stage}, [&](zero::Runtime& rt) {
+        zero::ParameterStore& store = rt.store();
+        std::vector<std::pair<std::string, int64_t>> sizes;
+        for (int64_t n : {1, 2, 5, 9, 160, 288}) {
+          sizes.emplace_back(StrCat("w", n), n);
+          store.Declare(store.OpenUnit(StrCat("u", n)),
+                        {sizes.back().first, {n}, zero::Init::Ones()});
+        }
+        zero::Engine engine(rt);
+        for (const auto& [name, n] : sizes) {
+          std::vector<double> values;
+          for (int64_t i = 0; i < n; ++i)
+            values.push_back(static_cast<float>(std::sin(n + 0.3 * i)));
+          WriteValues(store, name, values);
+          EXPECT_EQ(ReadValues(store, name).at(name), values);
+          EXPECT_EQ(ReadValues(store, name, StateKind::kWorking).at(name),
+                    values);
+        }
+        for (size_t u = 0; u < sizes.size(); ++u) {
+          const zero::Piece& piece = store.state().units[u].segments[0].param;
+          const float* data = piece.values.data<float>();
+          for (int64_t at = std::max(piece.range.begin, sizes[u].second);
+               at < piece.range.end; ++at)
+            EXPECT_EQ(data[at - piece.range.begin], 0) << sizes[u].first;
+        }
+      });
+    }
+  }
 }
 
 TEST(EditTest, InsideAWindowIsRefused) {

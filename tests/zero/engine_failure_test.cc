@@ -123,9 +123,9 @@ TEST(EngineFailureTest, B020StatisticsAndEvaluationOfAllRanks) {
     double squares = 0;
     engine.store().ForEachShard(
         zero::StateKind::kWeight,
-        [&](std::string_view, const zero::Range&, const Tensor& values) {
+        [&](std::string_view, const zero::Range&, const ConstView& values) {
           for (int64_t i = 0; i < values.numel(); ++i)
-            squares += std::pow(values.data<float>()[i], 2);
+            squares += std::pow(values.as<float>()[i], 2);
         });
     EXPECT_GT(std::sqrt(engine.Reduce(squares)), 0);
     {

@@ -140,14 +140,14 @@ TEST(GatherTest, B137MetadataIsLogicalOnEveryRank) {
     // Shards have a door of their own, and cover each element once.
     int64_t owned = 0;
     double squares = 0;
-    store.ForEachShard(
-        zero::StateKind::kWeight,
-        [&](std::string_view, const zero::Range& range, const Tensor& values) {
-          EXPECT_EQ(values.numel(), range.numel());
-          owned += values.numel();
-          for (int64_t i = 0; i < values.numel(); ++i)
-            squares += std::pow(values.data<float>()[i], 2);
-        });
+    store.ForEachShard(zero::StateKind::kWeight,
+                       [&](std::string_view, const zero::Range& range,
+                           const ConstView& values) {
+                         EXPECT_EQ(values.numel(), range.numel());
+                         owned += values.numel();
+                         for (int64_t i = 0; i < values.numel(); ++i)
+                           squares += std::pow(values.as<float>()[i], 2);
+                       });
     EXPECT_LT(owned, 78);
     EXPECT_EQ(engine.Reduce(static_cast<double>(owned)), 78);
     // A statistic from shards is the statistic of the whole.

@@ -118,11 +118,7 @@ TEST(StoreInitTest, B143TheOptimizerKnowsWhatWasDeclaredAndNothingElse) {
     EXPECT_TRUE(
         Contains(MessageOf([&] { store.Tie("again", Parameter(&store, 0)); }),
                  "'again'"));
-    EXPECT_TRUE(Contains(MessageOf([&] {
-                           store.SetGroups([](const zero::ParamSpec&, bool*) {
-                             return zero::ParamGroup();
-                           });
-                         }),
+    EXPECT_TRUE(Contains(MessageOf([&] { store.SetGroups({}); }),
                          "before any parameter is declared"));
     EXPECT_TRUE(Contains(MessageOf([&] { store.Seal(); }), "sealed once"));
     // All that was declared is stepped.
