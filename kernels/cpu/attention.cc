@@ -22,7 +22,8 @@
 #define TERRACE_KERNELS_CPU_ATTENTION_SHARED_
 namespace terrace::kernels::cpu {
 
-inline constexpr int64_t kBlock = 32;  // query rows
+inline constexpr int64_t kBlock = 32;    // query rows
+inline constexpr int64_t kTileRows = 4;  // of one step of Product
 
 // A head of one sample: [T, D] with rows `row` elements apart.
 template <class T>
@@ -83,6 +84,7 @@ using cpu::DropoutFactors;
 using cpu::Head;
 using cpu::HeadOf;
 using cpu::kBlock;
+using cpu::kTileRows;
 using cpu::LoadRow;
 using cpu::Problem;
 using cpu::Scratch;
@@ -127,6 +129,69 @@ void Scores(const A* q, const A* keys_transposed, int64_t rows, int64_t columns,
               .b_row = key_row,
               .c = scores,
               .c_row = key_row});
+}
+
+// c[r] = the sum over the keys that row begin + r sees of w[r, j] b[j], in
+// order of j. What a row does not see never enters: 0 * inf would be NaN.
+template <class A>
+void SumOverKeys(const Problem& p, int64_t begin, int64_t rows, const A* w,
+                 const A* b, int64_t width, A* c) {
+  const int64_t key_row = PaddedRow(p.keys);
+  const auto add = [&](int64_t r, int64_t m, int64_t from, int64_t to) {
+    Product<A>({.m = m,
+                .n = width,
+                .k = to - from,
+                .a = w + r * key_row + from,
+                .a_row = key_row,
+                .a_step = 1,
+                .b = b + from * width,
+                .b_row = width,
+                .c = c + r * width,
+                .c_row = width,
+                .accumulate = from > 0});
+  };
+  const int64_t common = p.Visible(begin);
+  add(0, rows, 0, common);
+  if (p.Visible(begin + rows - 1) == common) return;
+  for (int64_t r = 0; r < rows; r += kTileRows) {
+    const int64_t shared = p.Visible(begin + r);
+    const int64_t end = std::min(r + kTileRows, rows);
+    add(r, end - r, common, shared);
+    for (int64_t i = r + 1; i < end; ++i)
+      add(i, 1, shared, p.Visible(begin + i));
+  }
+}
+
+// c[j] += the sum over the rows of the block that see key j of w[r, j] b[r], in
+// order of r.
+template <class A>
+void AddOverRows(const Problem& p, int64_t begin, int64_t rows, const A* w,
+                 const A* b, int64_t width, A* c) {
+  const int64_t key_row = PaddedRow(p.keys);
+  const auto add = [&](int64_t j, int64_t m, int64_t from, int64_t to) {
+    Product<A>({.m = m,
+                .n = width,
+                .k = to - from,
+                .a = w + from * key_row + j,
+                .a_row = 1,
+                .a_step = key_row,
+                .b = b + from * width,
+                .b_row = width,
+                .c = c + j * width,
+                .c_row = width,
+                .accumulate = true});
+  };
+  const int64_t common = p.Visible(begin);
+  const int64_t seen = p.Visible(begin + rows - 1);
+  add(0, common, 0, rows);
+  // Beyond what all see, key j is first seen by this row of the block.
+  const auto first = [&](int64_t j) { return j - p.keys + p.queries - begin; };
+  for (int64_t j = common; j < seen; j += kTileRows) {
+    const int64_t end = std::min(j + kTileRows, seen);
+    const int64_t shared = first(end - 1);
+    for (int64_t i = j; i < end; ++i) add(i, 1, first(i), shared);
+    add(j, end - j, shared, rows);
+  }
 }
 
 template <class T>
@@ -180,16 +245,7 @@ void ForwardHead(const Context& ctx, const AttentionForwardArgs& args,
         for (int64_t j = 0; j < visible; ++j) row[j] *= factor[j];
       }
     }
-    Product<A>({.m = rows,
-                .n = width,
-                .k = seen,
-                .a = scores,
-                .a_row = key_row,
-                .a_step = 1,
-                .b = v,
-                .b_row = width,
-                .c = out,
-                .c_row = width});
+    SumOverKeys(p, begin, rows, scores, v, width, out);
     for (int64_t r = 0; r < rows; ++r)
       StoreRow(out + r * width, p.width, to.data + (begin + r) * to.row);
   }
@@ -220,7 +276,6 @@ void BackwardRow(A* p, A* dp, int64_t visible, int64_t columns, A scale, A lse,
     }
     hn::StoreU(hn::Mul(hn::Mul(prob, hn::Sub(g, vdelta)), vscale), d, dp + j);
   }
-  // 0 * inf must not spill out of what the row does not see.
   std::fill(dp + visible, dp + columns, A{0});
 }
 
@@ -274,38 +329,9 @@ void BackwardHead(const Context& ctx, const AttentionBackwardArgs& args,
                      RowDot(dout + r * width, out + r * width, width),
                      drops ? factor : nullptr);
     }
-    Product<A>({.m = seen,
-                .n = width,
-                .k = rows,
-                .a = prob,
-                .a_row = 1,
-                .a_step = key_row,
-                .b = dout,
-                .b_row = width,
-                .c = dv,
-                .c_row = width,
-                .accumulate = true});
-    Product<A>({.m = seen,
-                .n = width,
-                .k = rows,
-                .a = dscore,
-                .a_row = 1,
-                .a_step = key_row,
-                .b = q,
-                .b_row = width,
-                .c = dk,
-                .c_row = width,
-                .accumulate = true});
-    Product<A>({.m = rows,
-                .n = width,
-                .k = seen,
-                .a = dscore,
-                .a_row = key_row,
-                .a_step = 1,
-                .b = k,
-                .b_row = width,
-                .c = dq,
-                .c_row = width});
+    AddOverRows(p, begin, rows, prob, dout, width, dv);
+    AddOverRows(p, begin, rows, dscore, q, width, dk);
+    SumOverKeys(p, begin, rows, dscore, k, width, dq);
     for (int64_t r = 0; r < rows; ++r)
       StoreRow(dq + r * width, p.width, to_q.data + (begin + r) * to_q.row);
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "terrace/kernels/copy.h"
 #include "terrace/tests/reference/attention.h"
 #include "terrace/tests/support/targets.h"
 #include "terrace/tests/support/tensors.h"
@@ -248,6 +249,60 @@ TEST(AttentionTest, NaNAndLargeScoresStayVisible) {
     AttentionForward(ctx, s.forward);
     EXPECT_FALSE(std::isnan(Doubles(s.out.view())[0]));  // does not see it
     EXPECT_TRUE(std::isnan(Doubles(s.out.view())[8]));
+  });
+}
+
+// What a query does not see must not reach it, not even as 0 * inf: the same
+// bits as without it, forward and backward, over several blocks of rows.
+TEST(AttentionTest, WhatIsNotSeenNeverEnters) {
+  ForEachTarget([] {
+    const Context ctx;
+    // Also a cache before the queries, and queries that see nothing.
+    for (const Case& c :
+         {Case{1, 70, 70, 2, 5}, Case{1, 40, 75, 1, 17}, Case{1, 40, 20, 1, 8},
+          Case{1, 35, 35, 1, 3, true, 0.4f}}) {
+      const int64_t before = c.keys - c.queries;  // row i sees i + before
+      for (const double poison : {HUGE_VAL, std::nan("")}) {
+        for (const int64_t key : {1, 5, 18, 33, 63}) {
+          if (key >= c.keys || key - before >= c.queries) continue;
+          Call clean(ctx, c, DType::kF32), dirty(ctx, c, DType::kF32);
+          const auto plant = [&](const Tensor& x, int64_t at) {
+            kernels::Fill(ctx, x.Slice(1, at, at + 1).mut(), poison);
+          };
+          const auto compare = [&](const Tensor& a, const Tensor& b, int axis,
+                                   int64_t from, int64_t to, const char* what) {
+            if (from >= to) return;
+            EXPECT_EQ(Doubles(a.Slice(axis, from, to).view()),
+                      Doubles(b.Slice(axis, from, to).view()))
+                << what << " " << key << " " << poison << " " << Text(c);
+          };
+          AttentionForward(ctx, clean.forward);
+          AttentionBackward(ctx, clean.backward);
+
+          // A later key and value.
+          plant(dirty.k, key);
+          plant(dirty.v, key);
+          AttentionForward(ctx, dirty.forward);
+          AttentionBackward(ctx, dirty.backward);
+          const int64_t blind = std::max<int64_t>(key - before, 0);
+          compare(dirty.out, clean.out, 1, 0, blind, "out");
+          compare(dirty.lse, clean.lse, 2, 0, blind, "lse");
+          compare(dirty.dq, clean.dq, 1, 0, blind, "dq");
+          EXPECT_FALSE(std::isfinite(
+              Doubles(dirty.out.Slice(1, blind, blind + 1).view())[0]));
+
+          // An earlier query and its gradient.
+          Call early(ctx, c, DType::kF32);
+          plant(early.q, blind);
+          plant(early.dout, blind);
+          AttentionForward(ctx, early.forward);
+          AttentionBackward(ctx, early.backward);
+          const int64_t unseen = blind + before + 1;
+          compare(early.dk, clean.dk, 1, unseen, c.keys, "dk");
+          compare(early.dv, clean.dv, 1, unseen, c.keys, "dv");
+        }
+      }
+    }
   });
 }
 

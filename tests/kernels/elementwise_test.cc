@@ -153,6 +153,45 @@ TEST_P(UnaryTest, NanStaysNan) {
   }
 }
 
+// Of the input, where the slope depends on it, and of the gradient.
+TEST_P(UnaryTest, NanStaysNanInTheGradient) {
+  const Context ctx;
+  const UnaryOp op = GetParam();
+  ForEachTarget([&] {
+    for (const DType dtype : kFloatTypes) {
+      const auto gradient = [&](double at, double seed) {
+        const Tensor x = support::Filled(ctx, {21}, dtype, at);
+        const Tensor y = Apply(ctx, op, x);
+        const Tensor dy = support::Filled(ctx, {21}, dtype, seed);
+        const Tensor dx = Unaligned(ctx, {21}, dtype);
+        UnaryGrad(ctx, op, x.view(), y.view(), dy.view(), dx.mut(), false);
+        return Doubles(dx.view());
+      };
+      for (const double dx : gradient(NAN, 1))
+        EXPECT_TRUE(std::isnan(dx) || op == UnaryOp::kNeg) << dtype;
+      for (const double dx : gradient(0.5, NAN))
+        EXPECT_TRUE(std::isnan(dx)) << dtype;
+    }
+  });
+}
+
+TEST(ReluTest, GradientIsZeroAtAndBelowZero) {
+  const Context ctx;
+  for (const DType dtype : kFloatTypes) {
+    for (const double at : {0.0, -0.0, -1.0, -HUGE_VAL}) {
+      const Tensor x = support::Filled(ctx, {21}, dtype, at);
+      const Tensor y = Apply(ctx, UnaryOp::kRelu, x);
+      const Tensor dy = support::Filled(ctx, {21}, dtype, -2);
+      const Tensor dx = Unaligned(ctx, {21}, dtype);
+      UnaryGrad(ctx, UnaryOp::kRelu, {}, y.view(), dy.view(), dx.mut(), false);
+      for (const double got : Doubles(dx.view())) {
+        EXPECT_EQ(got, 0) << dtype << at;
+        EXPECT_FALSE(std::signbit(got)) << dtype << at;
+      }
+    }
+  }
+}
+
 // What vec_math-inl.h states, over the floats of [low, high] on a fine grid.
 struct Accuracy {
   UnaryOp op;
