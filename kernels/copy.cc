@@ -66,14 +66,4 @@ void Fill(const Context& ctx, const MutView& dst, double value) {
                           TERRACE_NO_CUDA_KERNEL("fill"));
 }
 
-bool AllFinite(const Context& ctx, const ConstView& x) {
-  TERRACE_CHECK(IsFloat(x.dtype),
-                "[all_finite] a floating dtype is needed, got ", x.dtype);
-  TERRACE_CHECK(x.contiguous(), "[all_finite] x must be contiguous, got ",
-                x.shape, " with other strides");
-  if (x.numel() == 0) return true;
-  TERRACE_DISPATCH_DEVICE(ctx, "all_finite", return cpu::AllFinite(ctx, x),
-                          TERRACE_NO_CUDA_KERNEL("all_finite"));
-}
-
 }  // namespace terrace::kernels

@@ -14,15 +14,12 @@ namespace terrace::kernels {
 // dst = src.
 void Copy(const Context& ctx, const ConstView& src, const MutView& dst);
 
-// dst = dst + scale * src, in the accumulator type of dst, rounded once.
-// Floating dtypes.
+// dst = dst + scale * src, in float, or double where either is f64; rounded
+// once. Floating dtypes.
 void Accumulate(const Context& ctx, const ConstView& src, const MutView& dst,
                 double scale = 1.0);
 
 // dst = value.
 void Fill(const Context& ctx, const MutView& dst, double value);
-
-// Whether every element is finite. Contiguous floating x.
-bool AllFinite(const Context& ctx, const ConstView& x);
 
 }  // namespace terrace::kernels

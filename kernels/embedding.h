@@ -12,9 +12,10 @@ namespace terrace::kernels {
 void EmbeddingForward(const Context& ctx, const ConstView& ids,
                       const ConstView& table, const MutView& out);
 
-// dtable[v] (+)= sum of dy[i] over ids[i] = v, in order of i, in float; work is
-// split by rows of the table, so no two threads meet and bits are fixed. dtable
-// of any floating dtype. Overwrites all V rows, or adds when `accumulate`.
+// dtable[v] (+)= sum of dy[i] over ids[i] = v, in order of i, in float (double
+// where either is f64), rounded once; work is split by rows of the table, so no
+// two threads meet and bits are fixed. dtable of any floating dtype. Overwrites
+// all V rows, or adds when `accumulate`.
 void EmbeddingBackward(const Context& ctx, const ConstView& ids,
                        const ConstView& dy, const MutView& dtable,
                        bool accumulate);

@@ -27,12 +27,4 @@ void SumTo(const Context& ctx, const ConstView& x, const MutView& out,
                           TERRACE_NO_CUDA_KERNEL("sum_to"));
 }
 
-double SumToDouble(const Context& ctx, const ConstView& x) {
-  TERRACE_CHECK(IsFloat(x.dtype),
-                "[sum_to_double] a floating dtype is needed, got ", x.dtype);
-  if (x.numel() == 0) return 0;
-  TERRACE_DISPATCH_DEVICE(ctx, "sum_to_double", return cpu::SumToDouble(ctx, x),
-                          TERRACE_NO_CUDA_KERNEL("sum_to_double"));
-}
-
 }  // namespace terrace::kernels

@@ -9,12 +9,10 @@ namespace terrace::kernels {
 
 // out = sum of x over every axis where out is 1 (or missing, right-aligned) and
 // x is not: the reverse of broadcasting out to x's shape. Any strides in x; out
-// contiguous, of any floating dtype; accumulates in float (double for f64).
-// Overwrites, or adds to out when `accumulate`.
+// contiguous, of any floating dtype; accumulates in float (double for f64)
+// within a chunk, in double over chunks, and rounds once. Overwrites, or adds to
+// out when `accumulate`.
 void SumTo(const Context& ctx, const ConstView& x, const MutView& out,
            bool accumulate);
-
-// As a scalar in double: pairwise over blocks of 4096, blocks in order.
-double SumToDouble(const Context& ctx, const ConstView& x);
 
 }  // namespace terrace::kernels

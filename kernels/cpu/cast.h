@@ -18,6 +18,12 @@ template <class T>
 inline constexpr bool kIsHalf =
     std::is_same_v<T, BF16> || std::is_same_v<T, F16>;
 
+// What values of both types are added in: double where either is.
+template <class A, class B>
+using CommonAccumulator =
+    std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>,
+                       double, float>;
+
 // The nearest float whose last bit tells that it is not exact ("round to
 // odd"): rounding it again to 16 bits is as if rounded once.
 inline float RoundToOdd(double value) {

@@ -1,6 +1,5 @@
 #include "terrace/kernels/cpu/copy.h"
 
-#include <atomic>
 #include <cstring>
 #include <limits>
 
@@ -79,22 +78,6 @@ void CopyFloats(const Context& ctx, const StridedWalk<2>& walk,
   });
 }
 
-template <class T>
-bool HasNonFinite(const T* x, int64_t n) {
-  using Bits = std::conditional_t<
-      sizeof(T) == 2, uint16_t,
-      std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
-  constexpr Bits kExponent =
-      std::is_same_v<T, BF16>    ? static_cast<Bits>(0x7f80)
-      : std::is_same_v<T, F16>   ? static_cast<Bits>(0x7c00)
-      : std::is_same_v<T, float> ? static_cast<Bits>(0x7f800000)
-                                 : static_cast<Bits>(0x7ff0000000000000);
-  bool found = false;
-  for (int64_t i = 0; i < n; ++i)
-    found |= (std::bit_cast<Bits>(x[i]) & kExponent) == kExponent;
-  return found;
-}
-
 }  // namespace
 
 void Copy(const Context& ctx, const ConstView& src, const MutView& dst) {
@@ -125,7 +108,7 @@ void Accumulate(const Context& ctx, const ConstView& src, const MutView& dst,
   const StridedWalk<2> walk(src.shape, {src.strides, dst.strides});
   VisitFloat(src.dtype, "accumulate", [&]<class From>(Tag<From>) {
     VisitFloat(dst.dtype, "accumulate", [&]<class To>(Tag<To>) {
-      using Acc = Accumulator<To>;
+      using Acc = CommonAccumulator<From, To>;
       const Acc factor = static_cast<Acc>(scale);
       const int64_t from_step = walk.inner(0);
       const int64_t to_step = walk.inner(1);
@@ -167,16 +150,6 @@ void Fill(const Context& ctx, const MutView& dst, double value) {
     VisitFloat(dst.dtype, "fill",
                [&]<class T>(Tag<T>) { fill(Cast<T>(value)); });
   }
-}
-
-bool AllFinite(const Context& ctx, const ConstView& x) {
-  std::atomic<bool> finite = true;
-  VisitFloat(x.dtype, "all_finite", [&]<class T>(Tag<T>) {
-    ctx.pool().ParallelFor(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      if (HasNonFinite(x.as<T>() + begin, end - begin)) finite = false;
-    });
-  });
-  return finite;
 }
 
 }  // namespace terrace::kernels::cpu

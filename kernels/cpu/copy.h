@@ -8,6 +8,5 @@ void Copy(const Context& ctx, const ConstView& src, const MutView& dst);
 void Accumulate(const Context& ctx, const ConstView& src, const MutView& dst,
                 double scale);
 void Fill(const Context& ctx, const MutView& dst, double value);
-bool AllFinite(const Context& ctx, const ConstView& x);
 
 }  // namespace terrace::kernels::cpu

@@ -127,7 +127,7 @@ void CrossEntropyBackward(const Context& ctx, const ConstView& logits,
             ExpRow(row, padded, lse.as<A>()[r]);
             row[label[r]] -= 1;
             for (int64_t v = 0; v < vocabulary; ++v)
-              dx[v] = static_cast<T>(row[v] * scale);
+              dx[v] = Cast<T>(row[v] * scale);
           }
         });
   });

@@ -35,7 +35,7 @@ struct ByIdIndex {
 template <class T, class G>
 void Backward(const Context& ctx, const ByIdIndex& index, const ConstView& dy,
               const MutView& dtable, bool accumulate) {
-  using A = Accumulator<G>;
+  using A = CommonAccumulator<T, G>;
   const int64_t width = dtable.shape.dim(1);
   ctx.pool().ParallelFor(
       dtable.shape.dim(0), RowGrain(width), [&](int64_t begin, int64_t end) {
@@ -52,12 +52,11 @@ void Backward(const Context& ctx, const ByIdIndex& index, const ConstView& dy,
                   A{0});
           for (int64_t at = from + 1; at < to; ++at) {
             const T* row = dy.as<T>() + index.order[at] * width;
-            for (int64_t c = 0; c < width; ++c)
-              sum[c] += static_cast<A>(row[c]);
+            for (int64_t c = 0; c < width; ++c) sum[c] += Cast<A>(row[c]);
           }
           if (accumulate) {
             for (int64_t c = 0; c < width; ++c)
-              sum[c] = static_cast<A>(out[c]) + sum[c];
+              sum[c] = Cast<A>(out[c]) + sum[c];
           }
           StoreRow(sum, width, out);
         }

@@ -10,6 +10,7 @@
 
 #include "terrace/kernels/cpu/gemm.h"
 #include "terrace/kernels/cpu/onednn.h"
+#include "terrace/kernels/cpu/row_io.h"
 
 namespace terrace::kernels::cpu {
 namespace {
@@ -107,13 +108,6 @@ void EigenGemm(const Context& ctx, const Gemm& g) {
 
 // --- products of types that no library takes ---
 
-template <class From, class To>
-void CastRow(const void* from, int64_t n, void* to) {
-  const From* x = static_cast<const From*>(from);
-  To* y = static_cast<To*>(to);
-  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<To>(x[i]);
-}
-
 // A dense copy of an operand in type To, stored rows first.
 template <class To>
 Tensor Widen(const Context& ctx, const Gemm& g, GemmOperand& x, int64_t rows,
@@ -125,9 +119,9 @@ Tensor Widen(const Context& ctx, const Gemm& g, GemmOperand& x, int64_t rows,
   VisitFloat(g.dtype, "matmul", [&]<class T>(Tag<T>) {
     ctx.pool().ParallelFor(batch * rows, 64, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        CastRow<T, To>(static_cast<const T*>(x.data) +
-                           r / rows * x.batch_stride + r % rows * x.ld,
-                       columns, wide.data<To>() + r * columns);
+        StoreRow(static_cast<const T*>(x.data) + r / rows * x.batch_stride +
+                     r % rows * x.ld,
+                 columns, wide.data<To>() + r * columns);
       }
     });
   });
@@ -145,8 +139,7 @@ void StoreResult(const Context& ctx, const Gemm& g, const A* result) {
                 r % g.m * g.c_ld;
         const A* from = result + r * g.n;
         for (int64_t j = 0; j < g.n; ++j) {
-          to[j] = static_cast<T>(g.accumulate ? static_cast<A>(to[j]) + from[j]
-                                              : from[j]);
+          to[j] = Cast<T>(g.accumulate ? Cast<A>(to[j]) + from[j] : from[j]);
         }
       }
     });
@@ -168,7 +161,7 @@ void RunWidened(const Context& ctx, const Gemm& g, bool onednn) {
   if (g.bias != nullptr && g.bias_dtype != wide.dtype) {
     bias = ctx.Empty({g.n}, wide.dtype, MemoryTag::kWorkspace);
     VisitFloat(g.bias_dtype, "matmul", [&]<class T>(Tag<T>) {
-      CastRow<T, A>(g.bias, g.n, bias.raw());
+      StoreRow(static_cast<const T*>(g.bias), g.n, bias.data<A>());
     });
     wide.bias = bias.raw();
     wide.bias_dtype = wide.dtype;

@@ -69,6 +69,14 @@ dnnl::matmul::primitive_desc Describe(const Gemm& g) {
 #endif
 }
 
+[[noreturn]] void Refuse(const dnnl::error& e, const char* what,
+                         const Gemm& g) {
+  TERRACE_THROW(e.status == dnnl_out_of_memory ? ErrorCode::kOutOfMemory
+                                               : ErrorCode::kInternal,
+                "[matmul] oneDNN must ", what, " ", g.m, " x ", g.k, " x ", g.n,
+                " ", g.dtype, ", got: ", e.what());
+}
+
 // Null when oneDNN has no optimised kernel for it.
 std::unique_ptr<const Product> Create(const Gemm& g) {
   try {
@@ -79,8 +87,7 @@ std::unique_ptr<const Product> Create(const Gemm& g) {
   } catch (const dnnl::error& e) {
     if (e.status == dnnl_unimplemented || e.status == dnnl_invalid_arguments)
       return nullptr;
-    TERRACE_THROW(ErrorCode::kInternal, "[matmul] oneDNN must make ", g.m,
-                  " x ", g.k, " x ", g.n, " ", g.dtype, ", got: ", e.what());
+    Refuse(e, "make", g);
   }
 }
 
@@ -155,8 +162,7 @@ bool OnednnGemm(const Context& ctx, const Gemm& g) {
     product->primitive.execute(stream, args);
     stream.wait();
   } catch (const dnnl::error& e) {
-    TERRACE_THROW(ErrorCode::kInternal, "[matmul] oneDNN must run ", g.m, " x ",
-                  g.k, " x ", g.n, " ", g.dtype, ", got: ", e.what());
+    Refuse(e, "run", g);
   }
   return true;
 }

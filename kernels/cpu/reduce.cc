@@ -1,7 +1,8 @@
 // An element of the result is the sum of its column: the elements of x that
 // map to it, in row-major order. Columns are cut into chunks of fixed length;
-// a chunk is summed in order and chunks are combined in order. Which loop is
-// outer, and what runs in parallel, follows from the shapes alone.
+// a chunk is summed in order, in float for floats, and chunks are combined in
+// order in double, so that the error does not grow with the column. Which loop
+// is outer, and what runs in parallel, follows from the shapes alone.
 #include "terrace/kernels/cpu/reduce.h"
 
 #include <algorithm>
@@ -83,17 +84,12 @@ void SumChunk(const T* x, const Matrix& m, int64_t first, int64_t last,
   });
 }
 
-template <class Acc>
-void Store(const Acc* sums, int64_t first, int64_t n, const MutView& out,
+void Store(const double* sums, int64_t first, int64_t n, const MutView& out,
            bool accumulate) {
   VisitFloat(out.dtype, "sum_to", [&]<class To>(Tag<To>) {
-    // Double where either side is.
-    using Wide = std::conditional_t<std::is_same_v<To, double>, double, Acc>;
     To* const to = out.as<To>() + first;
-    for (int64_t i = 0; i < n; ++i) {
-      const Wide sum = static_cast<Wide>(sums[i]);
-      to[i] = Cast<To>(accumulate ? Cast<Wide>(to[i]) + sum : sum);
-    }
+    for (int64_t i = 0; i < n; ++i)
+      to[i] = Cast<To>(accumulate ? Cast<double>(to[i]) + sums[i] : sums[i]);
   });
 }
 
@@ -103,13 +99,15 @@ void SumMany(const Context& ctx, const ConstView& x, const Matrix& m,
   using Acc = Accumulator<T>;
   ctx.pool().ParallelFor(
       m.results.numel(), kTile, [&](int64_t first, int64_t last) {
-        std::array<Acc, kTile> total{}, chunk;
+        std::array<double, kTile> total{};
+        std::array<Acc, kTile> chunk;
         const int64_t n = last - first;
         for (int64_t c = 0; c < m.column.numel(); c += kShortChunk) {
           SumChunk(x.as<T>(), m, first, last, c,
                    std::min(c + kShortChunk, m.column.numel()), chunk.data());
           for (int64_t i = 0; i < n; ++i)
-            total[static_cast<size_t>(i)] += chunk[static_cast<size_t>(i)];
+            total[static_cast<size_t>(i)] +=
+                static_cast<double>(chunk[static_cast<size_t>(i)]);
         }
         Store(total.data(), first, n, out, accumulate);
       });
@@ -122,14 +120,14 @@ void SumFew(const Context& ctx, const ConstView& x, const Matrix& m,
   constexpr int64_t kChunksAtATime = 64;
   const int64_t results = m.results.numel();
   const int64_t chunks = CeilDiv(m.column.numel(), kLongChunk);
-  std::array<Acc, kFew> total{};
-  std::array<std::array<Acc, kFew>, kChunksAtATime> sums;
+  std::array<double, kFew> total{};
+  std::array<std::array<double, kFew>, kChunksAtATime> sums;
   for (int64_t base = 0; base < chunks; base += kChunksAtATime) {
     const int64_t count = std::min(kChunksAtATime, chunks - base);
     ctx.pool().ParallelFor(count, 1, [&](int64_t from, int64_t to) {
       for (int64_t c = from; c < to; ++c) {
         // In short chunks within, so that a float sum stays good.
-        std::array<Acc, kFew>& sum = sums[static_cast<size_t>(c)];
+        std::array<double, kFew>& sum = sums[static_cast<size_t>(c)];
         std::array<Acc, kFew> part;
         sum = {};
         const int64_t begin = (base + c) * kLongChunk;
@@ -138,7 +136,8 @@ void SumFew(const Context& ctx, const ConstView& x, const Matrix& m,
           SumChunk(x.as<T>(), m, 0, results, at,
                    std::min(at + kShortChunk, end), part.data());
           for (int64_t i = 0; i < results; ++i)
-            sum[static_cast<size_t>(i)] += part[static_cast<size_t>(i)];
+            sum[static_cast<size_t>(i)] +=
+                static_cast<double>(part[static_cast<size_t>(i)]);
         }
       }
     });
@@ -148,23 +147,6 @@ void SumFew(const Context& ctx, const ConstView& x, const Matrix& m,
             sums[static_cast<size_t>(c)][static_cast<size_t>(i)];
   }
   Store(total.data(), 0, results, out, accumulate);
-}
-
-// Eight lanes by position in the block, combined pairwise.
-template <class T>
-double BlockSum(const T* x, const StridedWalk<1>& walk, int64_t begin,
-                int64_t end) {
-  std::array<double, 8> lanes{};
-  size_t lane = 0;
-  walk.ForEachRun(begin, end, [&](const auto& at, int64_t n) {
-    const T* const p = x + at[0];
-    for (int64_t i = 0; i < n; ++i) {
-      lanes[lane] += static_cast<double>(p[i * walk.inner(0)]);
-      lane = (lane + 1) % lanes.size();
-    }
-  });
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
-         ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
 }  // namespace
@@ -179,28 +161,6 @@ void SumTo(const Context& ctx, const ConstView& x, const MutView& out,
       SumMany<T>(ctx, x, m, out, accumulate);
     }
   });
-}
-
-double SumToDouble(const Context& ctx, const ConstView& x) {
-  constexpr int64_t kBlocksAtATime = 256;
-  const StridedWalk<1> walk(x.shape, {x.strides});
-  const int64_t blocks = CeilDiv(x.numel(), kLongChunk);
-  double total = 0;
-  VisitFloat(x.dtype, "sum_to_double", [&]<class T>(Tag<T>) {
-    std::array<double, kBlocksAtATime> sums;
-    for (int64_t base = 0; base < blocks; base += kBlocksAtATime) {
-      const int64_t count = std::min(kBlocksAtATime, blocks - base);
-      ctx.pool().ParallelFor(count, 4, [&](int64_t from, int64_t to) {
-        for (int64_t b = from; b < to; ++b) {
-          const int64_t begin = (base + b) * kLongChunk;
-          sums[static_cast<size_t>(b)] = BlockSum(
-              x.as<T>(), walk, begin, std::min(begin + kLongChunk, x.numel()));
-        }
-      });
-      for (int64_t b = 0; b < count; ++b) total += sums[static_cast<size_t>(b)];
-    }
-  });
-  return total;
 }
 
 }  // namespace terrace::kernels::cpu

@@ -10,6 +10,7 @@
 
 #include "terrace/core/context.h"
 #include "terrace/core/dtype.h"
+#include "terrace/kernels/cpu/cast.h"
 
 namespace terrace::kernels::cpu {
 
@@ -21,13 +22,13 @@ inline int64_t RowGrain(int64_t row_numel) {
 // to[0, n) = from, to[n, padded) = fill.
 template <class T, class A>
 void LoadRow(const T* from, int64_t n, A* to, int64_t padded, A fill) {
-  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<A>(from[i]);
+  for (int64_t i = 0; i < n; ++i) to[i] = Cast<A>(from[i]);
   std::fill(to + n, to + padded, fill);
 }
 
 template <class T, class A>
 void StoreRow(const A* from, int64_t n, T* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(from[i]);
+  for (int64_t i = 0; i < n; ++i) to[i] = Cast<T>(from[i]);
 }
 
 // Scratch of one chunk of work, counted as workspace.

@@ -83,6 +83,17 @@ TEST(EmbeddingTest, BackwardMatchesReferenceForEveryPairOfTypes) {
   }
 }
 
+// Through float it would be a tie, and then even.
+TEST(EmbeddingTest, BackwardRoundsDoubleSumsToHalvesOnce) {
+  const Context ctx;
+  const Tensor dy =
+      support::Filled(ctx, {1, 3}, DType::kF64, 1 + 0x1p-8 + 0x1p-40);
+  const Tensor dtable = support::Filled(ctx, {1, 3}, DType::kBF16, 0);
+  EmbeddingBackward(ctx, Ints(ctx, {1}, {0}).view(), dy.view(), dtable.mut(),
+                    false);
+  EXPECT_EQ(Doubles(dtable.view()), std::vector<double>(3, 1 + 0x1p-7));
+}
+
 TEST(EmbeddingTest, BackwardAddsInOrderOfPositionWhateverTheThreads) {
   const Case c{{500}, 3, 19};
   std::vector<Tensor> results;

@@ -10,7 +10,6 @@ namespace terrace {
 namespace {
 
 using kernels::SumTo;
-using kernels::SumToDouble;
 using support::Doubles;
 using support::ErrorOf;
 using support::kFloatTypes;
@@ -114,33 +113,17 @@ TEST(SumToTest, ThreadsDoNotEnter) {
     SumTo(two, x.view(), b.mut(), false);
     EXPECT_TRUE(SameBits(a, b)) << shape;
   }
-  EXPECT_EQ(SumToDouble(one, x.view()), SumToDouble(two, x.view()));
 }
 
-// A sum of a million equal floats in one accumulator would be off by percents.
+// A sum of 2^24 equal floats in one accumulator would be off by percents; in
+// chunks of 256 it is off by at most 256 roundings of half an ulp, 7.6e-6.
 TEST(SumToTest, LongFloatSumsStayAccurate) {
   const Context ctx;
   const Tensor x = support::Filled(ctx, {1 << 24}, DType::kF32, 0.1);
   const Tensor out = ctx.Empty({}, DType::kF32);
   SumTo(ctx, x.view(), out.mut(), false);
   const double want = 16777216.0 * static_cast<double>(0.1f);
-  EXPECT_NEAR(Doubles(out.view())[0], want, 1e-4 * want);
-}
-
-TEST(SumToDoubleTest, MatchesTheReferenceWithAnyStrides) {
-  const Context ctx;
-  for (const DType dtype : kFloatTypes) {
-    for (const Shape& shape :
-         {Shape{}, Shape{0}, Shape{1}, Shape{4097}, Shape{33, 517}}) {
-      Tensor x = Random(ctx, shape, dtype, 6, -0.5, 1);
-      if (x.rank() == 2) x = x.Transpose(0, 1);
-      double want = 0;
-      for (const double value : Doubles(x.view())) want += value;
-      EXPECT_NEAR(SumToDouble(ctx, x.view()), want,
-                  1e-12 * std::max(1.0, std::fabs(want)))
-          << dtype << shape;
-    }
-  }
+  EXPECT_NEAR(Doubles(out.view())[0], want, 4e-6 * want);
 }
 
 TEST(SumToTest, RefusesWhatDoesNotFit) {
