@@ -1,5 +1,7 @@
 #include "terrace/kernels/layer_norm.h"
 
+#include <limits>
+
 #include "terrace/core/error.h"
 #include "terrace/kernels/cpu/layer_norm.h"
 #include "terrace/kernels/cuda/layer_norm.h"
@@ -56,8 +58,10 @@ void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args) {
   CheckColumns("beta", args.beta, args.x, /*any_dtype=*/false);
   if (args.mean.defined()) CheckStatistics("mean", args.mean, args.x);
   if (args.rstd.defined()) CheckStatistics("rstd", args.rstd, args.x);
-  TERRACE_CHECK(args.eps > 0, "[layer_norm] eps must be positive, got ",
-                args.eps);
+  TERRACE_CHECK(
+      args.eps >= std::numeric_limits<float>::min(),
+      "[layer_norm] eps must be positive and no subnormal float, got ",
+      args.eps);
   if (args.x.numel() == 0) return;
   TERRACE_DISPATCH_DEVICE(ctx, "layer_norm", cpu::LayerNormForward(ctx, args),
                           cuda::LayerNormForward(ctx, args));

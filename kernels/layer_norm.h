@@ -4,7 +4,7 @@
 //
 // x, y contiguous [..., C] of one floating dtype; gamma, beta [C] of that dtype
 // or f32; mean, rstd [rows] f32 (f64 for f64). Statistics in float, two passes.
-// eps must be positive (zeros map to zeros in padding).
+// eps must be at least the least normal float (zeros map to zeros in padding).
 #pragma once
 
 #include "terrace/core/context.h"

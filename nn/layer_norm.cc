@@ -1,5 +1,7 @@
 #include "terrace/nn/layer_norm.h"
 
+#include <limits>
+
 #include "terrace/autograd/ops/layer_norm.h"
 #include "terrace/core/error.h"
 
@@ -9,9 +11,10 @@ LayerNorm::LayerNorm(const Scope& parent, std::string_view name, int64_t width,
                      const LayerNormOptions& options)
     : eps_(options.eps) {
   const Scope scope = parent.Child(name);
-  TERRACE_CHECK(width > 0 && eps_ > 0, "[layer_norm] width and eps of '",
-                scope.path(), "' must be positive, got ", width, " and ",
-                options.eps);
+  TERRACE_CHECK(width > 0 && eps_ >= std::numeric_limits<float>::min(),
+                "[layer_norm] width and eps of '", scope.path(),
+                "' must be positive and eps no subnormal float, got ", width,
+                " and ", options.eps);
   weight_ = scope.Parameter("weight", {width}, Init::Ones(),
                             {.dtype = options.dtype});
   bias_ =

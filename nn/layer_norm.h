@@ -22,7 +22,8 @@ struct LayerNormOptions {
 
 class LayerNorm {
  public:
-  // Throws kInvalidArgument unless width and eps are positive.
+  // Throws kInvalidArgument unless width is positive and eps at least the least
+  // normal float: arithmetic is in float, which flushes what is below.
   LayerNorm(const Scope& parent, std::string_view name, int64_t width,
             const LayerNormOptions& options = {});
 

@@ -1,5 +1,7 @@
 #include "terrace/autograd/ops/layer_norm.h"
 
+#include <limits>
+
 #include "terrace/autograd/ops/operands.h"
 #include "terrace/core/error.h"
 #include "terrace/kernels/layer_norm.h"
@@ -27,8 +29,10 @@ Tensor LayerNormOp::Forward(Context& ctx, const Attrs& attrs,
                 in[0].shape());
   CheckGain("gamma", in[1], in[0]);
   CheckGain("beta", in[2], in[0]);
-  TERRACE_CHECK(attrs.eps > 0, "[layer_norm] eps must be positive, got ",
-                attrs.eps);
+  TERRACE_CHECK(
+      attrs.eps >= std::numeric_limits<float>::min(),
+      "[layer_norm] eps must be positive and no subnormal float, got ",
+      attrs.eps);
   const Tensor x = internal::AsContiguous(ctx, in[0]);
   const Tensor gamma = internal::AsContiguous(ctx, in[1]);
   const Tensor beta = internal::AsContiguous(ctx, in[2]);

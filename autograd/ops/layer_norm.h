@@ -5,7 +5,8 @@
 //   Variable y = LayerNorm(ctx, x, gamma, beta, {.eps = 1e-5});
 //
 // x [..., C]; gamma, beta [C] of x's dtype or f32. Statistics in float (double
-// for f64). Throws kInvalidArgument on other shapes and unless eps > 0.
+// for f64). Throws kInvalidArgument on other shapes and unless eps is
+// at least the least normal float.
 #pragma once
 
 #include "terrace/autograd/op.h"

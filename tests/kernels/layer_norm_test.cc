@@ -209,6 +209,24 @@ TEST(LayerNormTest, AConstantRowGivesBeta) {
   EXPECT_EQ(Doubles(c.y.view()), Doubles(c.beta.view()));
 }
 
+TEST(LayerNormTest, TheLeastEpsKeepsConstantRowsFinite) {
+  const Context ctx;
+  const Case c(ctx, {2, 4}, DType::kF32, DType::kF32);
+  const Tensor same = support::Filled(ctx, {2, 4}, DType::kF32, 3);
+  LayerNormForwardArgs args = c.Forward();
+  args.x = same.view();
+  args.eps = std::numeric_limits<float>::min();
+  LayerNormForward(ctx, args);
+  EXPECT_LE(RelativeError(Doubles(c.y.view()),
+                          [&] {
+                            std::vector<double> want = Doubles(c.beta.view());
+                            want.insert(want.end(), want.begin(),
+                                        want.begin() + 4);
+                            return want;
+                          }()),
+            Tolerance(DType::kF32));
+}
+
 TEST(LayerNormTest, RefusesWhatDoesNotFit) {
   const Context ctx;
   const Case c(ctx, {2, 4}, DType::kF32, DType::kF32);
@@ -217,9 +235,12 @@ TEST(LayerNormTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(ErrorOf([&] { LayerNormForward(ctx, args); }),
               HasSubstr("[layer_norm] gamma must be [C]=[4], got [3]"));
   args = c.Forward();
-  args.eps = 0;
-  EXPECT_THAT(ErrorOf([&] { LayerNormForward(ctx, args); }),
-              HasSubstr("[layer_norm] eps must be positive, got 0"));
+  for (const double eps : {0.0, 1e-39, 1e-60, -1.0, std::nan("")}) {
+    args.eps = eps;
+    EXPECT_THAT(
+        ErrorOf([&] { LayerNormForward(ctx, args); }),
+        HasSubstr("[layer_norm] eps must be positive and no subnormal float"));
+  }
   args = c.Forward();
   args.beta = ctx.Empty({4}, DType::kBF16).view();
   EXPECT_THAT(ErrorOf([&] { LayerNormForward(ctx, args); }),

@@ -159,8 +159,10 @@ TEST(LayerNormTest, StartsAsIdentityOfNormalisedRowsAndChecksItsLimits) {
   RunOneRank([](zero::Runtime& rt) {
     const Scope scope(rt.store());
     const LayerNorm ln(scope, "ln", 2);
-    EXPECT_THAT(ErrorOf([&] { LayerNorm(scope, "bad", 2, {.eps = 0}); }),
-                HasSubstr("eps of 'bad' must be positive"));
+    for (const double eps : {0.0, 1e-39, 1e-60, -1.0, std::nan("")}) {
+      EXPECT_THAT(ErrorOf([&] { LayerNorm(scope, "bad", 2, {.eps = eps}); }),
+                  HasSubstr("eps of 'bad' must be positive"));
+    }
     zero::Engine engine(rt);
     const NamedValues p = ReadValues(rt.store());
     EXPECT_EQ(p.at("ln.weight"), (Values{1, 1}));
