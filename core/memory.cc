@@ -22,6 +22,9 @@ constexpr bool kKeepFreedBlocks = true;
 // Freed blocks kept beyond this and half of what is in use go back at once.
 constexpr int64_t kCacheFloorNbytes = int64_t{256} << 20;
 
+// Beyond it sums of bytes might wrap.
+constexpr int64_t kMostNbytes = int64_t{1} << 60;
+
 int64_t BlockNbytes(int64_t nbytes) {
   return nbytes < 4096 ? std::max<int64_t>(RoundUp(nbytes, 64), 64)
                        : RoundUp(nbytes, 4096);
@@ -126,6 +129,9 @@ void Arena::Count(MemoryTag tag, int64_t delta) {
 std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
   TERRACE_CHECK(nbytes >= 0, "[memory] bytes must not be negative, got ",
                 nbytes);
+  if (nbytes > kMostNbytes)
+    TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] no machine has ", nbytes,
+                  " bytes for ", Name(tag));
   const int64_t block = BlockNbytes(nbytes);
   const std::lock_guard lock(mutex_);
   std::byte* data = nullptr;
@@ -183,11 +189,6 @@ void Arena::EmptyCacheLocked() {
     }
   }
   cache_.clear();
-}
-
-void Arena::EmptyCache() {
-  const std::lock_guard lock(mutex_);
-  EmptyCacheLocked();
 }
 
 MemoryReport Arena::Report() const {

@@ -109,8 +109,6 @@ class Arena : public std::enable_shared_from_this<Arena> {
   MemoryReport Report() const;
   // Peaks start again from what is in use now.
   void ResetPeaks();
-  // Gives cached blocks back to the system.
-  void EmptyCache();
 
  private:
   friend class Buffer;
@@ -118,6 +116,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   void Free(std::byte* data, int64_t nbytes, MemoryTag tag);
   void Count(MemoryTag tag, int64_t delta);
+  // Gives cached blocks back to the system.
   void EmptyCacheLocked();
 
   const Tier tier_;

@@ -4,6 +4,14 @@
 
 namespace terrace {
 
+int64_t NbytesOf(const Shape& shape, DType dtype) {
+  int64_t nbytes = 0;
+  TERRACE_CHECK(!__builtin_mul_overflow(shape.numel(), SizeOf(dtype), &nbytes),
+                "[tensor] the bytes of ", shape, " ", dtype,
+                " must fit 63 bits");
+  return nbytes;
+}
+
 Tensor::Tensor(std::shared_ptr<Buffer> buffer, int64_t offset_nbytes,
                Shape shape, DType dtype)
     : buffer_(std::move(buffer)),
@@ -12,15 +20,14 @@ Tensor::Tensor(std::shared_ptr<Buffer> buffer, int64_t offset_nbytes,
       strides_(ContiguousStrides(shape)),
       dtype_(dtype) {
   TERRACE_CHECK(
-      offset_nbytes >= 0 && offset_nbytes + nbytes() <= buffer_->nbytes(),
+      offset_nbytes >= 0 && nbytes() <= buffer_->nbytes() - offset_nbytes,
       "[tensor] ", shape, " ", dtype, " at byte ", offset_nbytes,
       " does not fit a buffer of ", buffer_->nbytes(), " bytes");
 }
 
 Tensor Tensor::Empty(Arena& arena, const Shape& shape, DType dtype,
                      MemoryTag tag) {
-  return Tensor(arena.Allocate(shape.numel() * SizeOf(dtype), tag), 0, shape,
-                dtype);
+  return Tensor(arena.Allocate(NbytesOf(shape, dtype), tag), 0, shape, dtype);
 }
 
 void Tensor::CheckType(DType wanted) const {
@@ -47,8 +54,10 @@ Tensor Tensor::Slice(int axis, int64_t begin, int64_t end) const {
                 axis, " of ", shape_);
   Tensor result = *this;
   result.shape_ = shape_.With(axis, end - begin);
-  result.offset_nbytes_ +=
-      begin * strides_[static_cast<size_t>(axis)] * SizeOf(dtype_);
+  // Without elements the strides say nothing about the buffer.
+  if (result.numel() > 0)
+    result.offset_nbytes_ +=
+        begin * strides_[static_cast<size_t>(axis)] * SizeOf(dtype_);
   return result;
 }
 
@@ -79,22 +88,28 @@ Tensor Tensor::Expand(const Shape& shape) const {
 Tensor Tensor::Strided(int64_t offset_elements, const Shape& shape,
                        const Strides& strides) const {
   int64_t last = offset_elements;
+  bool fits = true;
   for (int axis = 0; axis < shape.rank(); ++axis) {
     const int64_t stride = strides[static_cast<size_t>(axis)];
     TERRACE_CHECK(stride >= 0, "[strided] strides must not be negative, got ",
                   stride);
-    if (shape.dim(axis) > 0) last += (shape.dim(axis) - 1) * stride;
+    int64_t span = 0;
+    fits = fits &&
+           !__builtin_mul_overflow(shape.dim(axis) - 1, stride, &span) &&
+           !__builtin_add_overflow(last, span, &last);
   }
   Tensor result = *this;
   result.shape_ = shape;
   result.strides_ = strides;
-  result.offset_nbytes_ += offset_elements * SizeOf(dtype_);
-  TERRACE_CHECK(
-      shape.numel() == 0 ||
-          (result.offset_nbytes_ >= 0 &&
-           offset_nbytes_ + (last + 1) * SizeOf(dtype_) <= buffer_->nbytes()),
-      "[strided] the window ", shape, " from element ", offset_elements,
-      " leaves the buffer of ", buffer_->nbytes(), " bytes");
+  if (shape.numel() == 0) return result;
+  const int64_t size = SizeOf(dtype_);
+  const int64_t before = offset_nbytes_ / size;  // elements
+  const int64_t after = (buffer_->nbytes() - offset_nbytes_) / size;
+  TERRACE_CHECK(fits && offset_elements >= -before && last < after,
+                "[strided] the window ", shape, " from element ",
+                offset_elements, " leaves the buffer of ", buffer_->nbytes(),
+                " bytes");
+  result.offset_nbytes_ += offset_elements * size;
   return result;
 }
 

@@ -17,6 +17,10 @@
 
 namespace terrace {
 
+// Bytes of a contiguous tensor. Throws kInvalidArgument naming both where they
+// do not fit 63 bits.
+int64_t NbytesOf(const Shape& shape, DType dtype);
+
 // What kernels read. Does not keep the bytes alive.
 struct ConstView {
   const void* data = nullptr;
@@ -66,7 +70,7 @@ class Tensor {
   const Strides& strides() const { return strides_; }
   DType dtype() const { return dtype_; }
   int64_t numel() const { return shape_.numel(); }
-  int64_t nbytes() const { return numel() * SizeOf(dtype_); }
+  int64_t nbytes() const { return NbytesOf(shape_, dtype_); }
   bool contiguous() const { return IsContiguous(shape_, strides_); }
 
   // Checked: throws when T is not this tensor's type.

@@ -1,6 +1,7 @@
 #include "terrace/models/gpt2.h"
 
 #include <cmath>
+#include <limits>
 
 #include "terrace/autograd/ops/binary.h"
 #include "terrace/autograd/ops/linear.h"
@@ -15,8 +16,11 @@ struct Preset {
   std::string_view name;
   int64_t layers, heads, width;
 };
-// A product of two sizes below this fits the index arithmetic.
+// What one size may be, and how many elements and layers a model may have: all
+// byte counts of its states and their sums stay far below 2^63.
 constexpr int64_t kMost = int64_t{1} << 30;
+constexpr int64_t kMostLayers = int64_t{1} << 16;
+constexpr int64_t kMostParameters = int64_t{1} << 40;
 
 constexpr Preset kPresets[] = {{"gpt2", 12, 12, 768},
                                {"gpt2-medium", 24, 16, 1024},
@@ -71,22 +75,26 @@ Gpt2Config Gpt2Config::Named(std::string_view name) {
 }
 
 void Gpt2Config::Check() const {
-  auto size = [](const char* key, int64_t value, int64_t least) {
-    TERRACE_CHECK(least <= value && value <= kMost, "[gpt2] ", key,
-                  " must be from ", least, " to ", kMost, ", got ", value);
+  auto size = [](const char* key, int64_t value, int64_t least,
+                 int64_t most = kMost) {
+    TERRACE_CHECK(least <= value && value <= most, "[gpt2] ", key,
+                  " must be from ", least, " to ", most, ", got ", value);
   };
   auto probability = [](const char* key, double value) {
     TERRACE_CHECK(0 <= value && value < 1, "[gpt2] ", key,
                   " must lie in [0, 1), got ", value);
   };
+  // As floats, in which both are used.
   auto positive = [](const char* key, double value) {
-    TERRACE_CHECK(value > 0 && std::isfinite(value), "[gpt2] ", key,
-                  " must be positive, got ", value);
+    TERRACE_CHECK(value >= std::numeric_limits<float>::min() &&
+                      value <= std::numeric_limits<float>::max(),
+                  "[gpt2] ", key, " must be positive and a normal float, got ",
+                  value);
   };
   size("vocab_size", vocab_size, 1);
   size("n_positions", n_positions, 1);
   size("n_embd", n_embd, 1);
-  size("n_layer", n_layer, 1);
+  size("n_layer", n_layer, 1, kMostLayers);
   size("n_head", n_head, 1);
   size("n_inner", n_inner, 0);
   TERRACE_CHECK(n_embd % n_head == 0,
@@ -97,16 +105,27 @@ void Gpt2Config::Check() const {
   probability("attn_pdrop", attn_pdrop);
   positive("layer_norm_epsilon", layer_norm_epsilon);
   positive("initializer_range", initializer_range);
+  (void)ParameterCount();
 }
 
 int64_t Gpt2Config::ParameterCount() const {
-  const int64_t c = n_embd, i = inner();
-  const int64_t block = 2 * 2 * c                 // ln_1, ln_2
-                        + 3 * c * c + 3 * c       // c_attn
-                        + c * c + c               // attn.c_proj
-                        + i * c + i + c * i + c;  // mlp
-  const int64_t heads = tie_word_embeddings ? 1 : 2;
-  return heads * vocab_size * c + n_positions * c + n_layer * block + 2 * c;
+  // Exact where it counts, as all is below 2^53 there, and never wraps.
+  const double c = static_cast<double>(n_embd);
+  const double i = static_cast<double>(inner());
+  const double block = 2 * 2 * c                 // ln_1, ln_2
+                       + 3 * c * c + 3 * c       // c_attn
+                       + c * c + c               // attn.c_proj
+                       + i * c + i + c * i + c;  // mlp
+  const double heads = tie_word_embeddings ? 1 : 2;
+  const double count = heads * static_cast<double>(vocab_size) * c +
+                       static_cast<double>(n_positions) * c +
+                       static_cast<double>(n_layer) * block + 2 * c;
+  TERRACE_CHECK(count <= static_cast<double>(kMostParameters),
+                "[gpt2] a model must have at most 2^40 parameters, got ", count,
+                " (n_layer ", n_layer, ", n_embd ", n_embd, ", n_inner ",
+                n_inner, ", vocab_size ", vocab_size, ", n_positions ",
+                n_positions, ")");
+  return static_cast<int64_t>(count);
 }
 
 Gpt2::Gpt2(const nn::Scope& scope, const Gpt2Config& config)

@@ -46,7 +46,8 @@ struct Gpt2Config {
   // Throws kInvalidArgument naming the first key that is out of its limits.
   void Check() const;
   int64_t inner() const { return n_inner == 0 ? 4 * n_embd : n_inner; }
-  int64_t ParameterCount() const;  // elements, the tie once
+  // Elements, the tie once. Throws kInvalidArgument above 2^40.
+  int64_t ParameterCount() const;
 };
 
 class Gpt2 final : public CausalModel {

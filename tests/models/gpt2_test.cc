@@ -295,8 +295,42 @@ TEST(Gpt2ConfigTest, NamesTheFirstKeyThatIsOutOfItsLimits) {
   check([](Gpt2Config& c) { c.resid_pdrop = NAN; }, "resid_pdrop must lie in");
   check([](Gpt2Config& c) { c.layer_norm_epsilon = 0; },
         "layer_norm_epsilon must be positive");
+  check([](Gpt2Config& c) { c.layer_norm_epsilon = 1e-39; },
+        "layer_norm_epsilon must be positive and a normal float");
   check([](Gpt2Config& c) { c.initializer_range = -1; },
         "initializer_range must be positive");
+}
+
+// No product of sizes that are within their own limits wraps.
+TEST(Gpt2ConfigTest, RefusesMoreParametersThanCanBeCounted) {
+  const int64_t most = int64_t{1} << 30;
+  auto check = [](void (*change)(Gpt2Config&)) {
+    Gpt2Config config = Tiny();
+    change(config);
+    EXPECT_THAT(ErrorOf([&] { config.Check(); }),
+                HasSubstr("[gpt2] a model must have at most 2^40 parameters"));
+    EXPECT_THAT(ErrorOf([&] { (void)config.ParameterCount(); }),
+                HasSubstr("[gpt2] a model must have at most 2^40 parameters"));
+  };
+  check([](Gpt2Config& c) { c.n_embd = 1 << 30; });
+  check([](Gpt2Config& c) { c.n_embd = c.n_inner = 1 << 20; });
+  check([](Gpt2Config& c) {
+    c.n_embd = c.n_inner = c.vocab_size = c.n_positions = 1 << 30;
+    c.n_layer = 1 << 16;
+  });
+  Gpt2Config large = Tiny();  // 2^40 less what the rest takes
+  large.vocab_size = most;
+  large.n_embd = 1008;
+  large.Check();
+  EXPECT_GT(large.ParameterCount(), int64_t{1008} << 30);
+  check([](Gpt2Config& c) {
+    c.vocab_size = 1 << 30;
+    c.n_embd = 1024;
+  });
+  Gpt2Config deep = Tiny();
+  deep.n_layer = (1 << 16) + 1;
+  EXPECT_THAT(ErrorOf([&] { deep.Check(); }),
+              HasSubstr("n_layer must be from 1 to 65536"));
 }
 
 }  // namespace

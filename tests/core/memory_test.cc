@@ -1,0 +1,135 @@
+#include "terrace/core/memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "terrace/tests/support/tensors.h"
+
+namespace terrace {
+namespace {
+
+using support::ErrorOf;
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(ArenaTest, CountsRequestedBytesByTagToTheByte) {
+  const auto arena = Arena::Create(Tier::kHost);
+  auto a = arena->Allocate(1, MemoryTag::kGradient);
+  auto b = arena->Allocate(5000, MemoryTag::kParameter);
+  const auto none = arena->Allocate(0, MemoryTag::kStaging);
+  EXPECT_NE(none->data(), nullptr);
+  EXPECT_EQ(arena->Report()[MemoryTag::kGradient].now, 1);
+  EXPECT_EQ(arena->Report()[MemoryTag::kParameter].now, 5000);
+  EXPECT_EQ(arena->Report().total.now, 5001);
+  EXPECT_EQ(b->tier(), Tier::kHost);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a->data()) % 64, 0u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(b->data()) % 4096, 0u);
+  b.reset();
+  EXPECT_EQ(arena->Report()[MemoryTag::kParameter].now, 0);
+  EXPECT_EQ(arena->Report()[MemoryTag::kParameter].peak, 5000);
+}
+
+TEST(ArenaTest, PeakIsThatOfTheSumNotTheSumOfThePeaks) {
+  const auto arena = Arena::Create(Tier::kDevice, 1 << 20);
+  auto a = arena->Allocate(64000, MemoryTag::kGradient);
+  a.reset();  // kept as 65536 cached bytes
+  auto b = arena->Allocate(63000, MemoryTag::kActivation);  // that block again
+  b.reset();
+  const MemoryReport report = arena->Report();
+  EXPECT_EQ(report[MemoryTag::kGradient].peak, 64000);
+  EXPECT_EQ(report[MemoryTag::kActivation].peak, 63000);
+  EXPECT_LT(report.total.peak, 64000 + 63000);
+  arena->ResetPeaks();
+  EXPECT_EQ(arena->Report()[MemoryTag::kGradient].peak, 0);
+  EXPECT_EQ(arena->Report().total.peak, arena->Report().total.now);
+}
+
+TEST(ArenaTest, ABudgetHoldsExactlyItsBytesAndNamesTheLeastThatWouldDo) {
+  const auto arena = Arena::Create(Tier::kDevice, 10000);
+  const auto a = arena->Allocate(6000, MemoryTag::kParameter);
+  {
+    const auto b = arena->Allocate(4000, MemoryTag::kGradient);
+    EXPECT_EQ(arena->Report().total.now, 10000);
+  }
+  const std::string error =
+      ErrorOf([&] { (void)arena->Allocate(4001, MemoryTag::kGathered); });
+  EXPECT_THAT(error,
+              AllOf(HasSubstr("out of memory: [memory] the device budget of "
+                              "10000 bytes does not hold 4001 more for "
+                              "gathered (6000 in use): at least 10001 bytes "
+                              "are needed"),
+                    HasSubstr("in use: parameter 5.9 KiB")));
+  // The budget that it names does hold it.
+  const auto enough = Arena::Create(Tier::kDevice, 10001);
+  const auto c = enough->Allocate(6000, MemoryTag::kParameter);
+  EXPECT_NE(enough->Allocate(4001, MemoryTag::kGathered), nullptr);
+  // A refusal changes nothing.
+  EXPECT_EQ(arena->Report().total.now, 6000);
+  EXPECT_NE(arena->Allocate(4000, MemoryTag::kGathered), nullptr);
+}
+
+TEST(ArenaTest, FreedBlocksAreGivenBackBeforeAnAllocationIsRefused) {
+  const auto arena = Arena::Create(Tier::kDevice, 100000);
+  for (const int64_t nbytes : {8192, 16384, 40960})
+    (void)arena->Allocate(nbytes, MemoryTag::kActivation);
+  const auto whole = arena->Allocate(100000, MemoryTag::kActivation);
+  EXPECT_EQ(arena->Report()[MemoryTag::kCache].now, 0);
+  EXPECT_EQ(arena->Report().total.now, 100000);
+  EXPECT_THAT(
+      ErrorOf([&] { (void)arena->Allocate(1, MemoryTag::kActivation); }),
+      HasSubstr("at least 100001 bytes are needed"));
+}
+
+TEST(ArenaTest, CachedBlocksNeverPassTheBudget) {
+  const auto arena = Arena::Create(Tier::kDevice, 50000);
+  for (int i = 0; i < 100; ++i) {
+    const auto a = arena->Allocate(100 + 400 * i, MemoryTag::kActivation);
+    EXPECT_LE(arena->Report().total.now, 50000);
+  }
+  EXPECT_LE(arena->Report().total.peak, 50000);
+}
+
+TEST(ArenaTest, WhatNoMachineHasIsOutOfMemory) {
+  const auto arena = Arena::Create(Tier::kHost);
+  for (const int64_t nbytes : {INT64_MAX, (int64_t{1} << 60) + 1}) {
+    EXPECT_THAT(
+        ErrorOf([&] { (void)arena->Allocate(nbytes, MemoryTag::kParameter); }),
+        HasSubstr("out of memory: [memory] no machine has"));
+  }
+  EXPECT_EQ(arena->Report().total.now, 0);
+  EXPECT_THAT(
+      ErrorOf([&] { (void)arena->Allocate(-1, MemoryTag::kParameter); }),
+      HasSubstr("bytes must not be negative, got -1"));
+}
+
+TEST(ArenaTest, ABufferOutlivesTheHandleOfItsArena) {
+  auto arena = Arena::Create(Tier::kDevice);
+  const auto buffer = arena->Allocate(100, MemoryTag::kActivation);
+  arena.reset();
+  std::memset(buffer->data(), 1, 100);
+  EXPECT_EQ(buffer->tier(), Tier::kDevice);
+}
+
+TEST(ArenaTest, ServesThreadsAtOnce) {
+  const auto arena = Arena::Create(Tier::kHost, 1 << 20);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        const auto a = arena->Allocate(64 + i, MemoryTag::kStaging);
+        std::memset(a->data(), t, static_cast<size_t>(a->nbytes()));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(arena->Report()[MemoryTag::kStaging].now, 0);
+  EXPECT_EQ(arena->Report().total.now, arena->Report()[MemoryTag::kCache].now);
+}
+
+}  // namespace
+}  // namespace terrace
