@@ -210,7 +210,13 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
                    .extras = extras,
                    .stop_requested = request_.stop_requested});
   RunOutcome outcome;
-  outcome.train = trainer.Run(events.trainer);
+  TrainerEvents while_training = events.trainer;
+  while_training.on_checkpoint = [&](const zero::SavedCheckpoint& saved) {
+    if (events.on_notice)
+      for (const std::string& notice : saved.notices) events.on_notice(notice);
+    if (events.trainer.on_checkpoint) events.trainer.on_checkpoint(saved);
+  };
+  outcome.train = trainer.Run(while_training);
   if (!outcome.train.stopped)
     outcome.sample = WriteSample(engine, *model, *tokenizer_, request_, events);
   return outcome;
