@@ -48,7 +48,9 @@ Variable MultiHeadAttention::Attend(Context& ctx, const Variable& qkv) const {
 
 Variable MultiHeadAttention::AttendCached(Context& ctx, const Variable& qkv,
                                           const KvSlot& slot) const {
-  TERRACE_CHECK(causal_ && !ctx.grad_enabled(),
+  // A region's forward has gradients off too, and would append once more when
+  // it is run again.
+  TERRACE_CHECK(causal_ && !ctx.grad_enabled() && ctx.recorder == nullptr,
                 "[attention] a cache must be used with causal attention and "
                 "without gradients");
   const int64_t batch = qkv.dim(0), time = qkv.dim(1), width = qkv.dim(2) / 3;

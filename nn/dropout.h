@@ -6,7 +6,8 @@
 //
 // A mask is a function of (seed, iteration, sample of the global batch, this
 // module's path, how often it was called in this forward): the same for every
-// split over ranks and micro-steps, and in a recomputation. Has no parameters.
+// split over ranks and micro-steps, and in a recomputation. A training forward
+// without a Backward needs Engine::BeginForward. Has no parameters.
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,7 @@
 #include "terrace/nn/loss.h"
 
 #include "terrace/autograd/ops/binary.h"
+#include "terrace/autograd/ops/cast.h"
 #include "terrace/autograd/ops/cross_entropy.h"
 #include "terrace/autograd/ops/nondiff.h"
 #include "terrace/autograd/ops/reduce.h"
@@ -22,11 +23,15 @@ WeightedLoss MeanSquaredError(Context& ctx, const Variable& prediction,
                 "[mean_squared_error] prediction and target must have one "
                 "shape, got ",
                 prediction.shape(), " and ", target.shape());
-  const Variable error = autograd::Sub(ctx, prediction, target);
+  // A 16-bit difference, square or sum would lose what the loss is made of.
+  const auto widened = [&](const Variable& x) {
+    return autograd::ToDType(ctx, x, AccumulatorOf(x.dtype()));
+  };
+  const Variable error =
+      autograd::Sub(ctx, widened(prediction), widened(target));
   const auto numel = static_cast<double>(error.numel());
-  WeightedLoss loss(
-      autograd::Sum(ctx, autograd::Square(ctx, error)),
-      autograd::Full(ctx, {}, AccumulatorOf(error.dtype()), numel));
+  WeightedLoss loss(autograd::Sum(ctx, autograd::Square(ctx, error)),
+                    autograd::Full(ctx, {}, error.dtype(), numel));
   loss.nominal_weight = numel;
   return loss;
 }

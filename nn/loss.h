@@ -16,8 +16,9 @@ using autograd::WeightedLoss;
 WeightedLoss CrossEntropyLoss(Context& ctx, const Variable& logits,
                               const Tensor& labels);
 
-// The sum of (prediction - target)^2 with the number of elements as weight.
-// Throws kInvalidArgument unless the shapes are equal.
+// The sum of (prediction - target)^2 with the number of elements as weight, in
+// f32 for 16-bit operands (f64 for f64). Throws kInvalidArgument unless the
+// shapes are equal.
 WeightedLoss MeanSquaredError(Context& ctx, const Variable& prediction,
                               const Variable& target);
 

@@ -8,17 +8,21 @@
 // recompute_units, is a recompute region: backward keeps its inputs and runs it
 // again. Values and gradients have the same bits either way.
 //
-// Variables travel as arguments and results alone, by themselves or in tuples,
-// pairs and vectors; results may also be a WeightedLoss. Every other argument
-// is captured by value (pointers as pointers: what they point to outlives the
-// graph). Calls are pure: statistics and auxiliary losses are returned, never
-// collected in members, which would count them twice.
+// Variables travel as arguments and results alone, by themselves, in a vector
+// or a WeightedLoss, or in tuples and pairs of those. Every other argument is
+// captured by value (pointers as pointers: what they point to outlives the
+// graph). Other templates around a Variable (optional, array, nested vectors)
+// do not compile. A Variable in a struct, a lambda or a member cannot be seen
+// here: where it wants a gradient, a recomputed call that reads it throws
+// kInvalidArgument. Calls are pure: statistics and auxiliary losses are
+// returned, never collected in members, which would count them twice.
 //
 // The module is shared by copies of the Unit and by the graphs that it is part
 // of. With nested units, each that lies in another's region is a region of the
 // recomputation.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -56,6 +60,35 @@ void ForEachVariable(T& value, F&& f) {
                value);
   }
 }
+
+// Whether T is, or by its template arguments contains, a Variable.
+template <class T>
+constexpr bool kHoldsVariable =
+    std::is_same_v<T, Variable> || std::is_same_v<T, autograd::WeightedLoss>;
+template <class T>
+constexpr bool kHoldsVariable<const T> = kHoldsVariable<T>;
+template <class T>
+constexpr bool kHoldsVariable<T*> = kHoldsVariable<T>;
+template <class T, size_t N>
+constexpr bool kHoldsVariable<T[N]> = kHoldsVariable<T>;
+template <class T, size_t N>
+constexpr bool kHoldsVariable<std::array<T, N>> = kHoldsVariable<T>;
+template <class T, size_t N>
+constexpr bool kHoldsVariable<std::span<T, N>> = kHoldsVariable<T>;
+template <template <class...> class C, class... T>
+constexpr bool kHoldsVariable<C<T...>> = (kHoldsVariable<T> || ...);
+
+// Whether T contains a Variable that ForEachVariable does not find.
+template <class T>
+constexpr bool kHidesVariable =
+    kHoldsVariable<T> && !std::is_same_v<T, Variable> &&
+    !std::is_same_v<T, std::vector<Variable>> &&
+    !std::is_same_v<T, autograd::WeightedLoss>;
+template <class... T>
+constexpr bool kHidesVariable<std::tuple<T...>> = (kHidesVariable<T> || ...);
+template <class A, class B>
+constexpr bool kHidesVariable<std::pair<A, B>> =
+    kHidesVariable<A> || kHidesVariable<B>;
 
 // Takes the Variables out of `value` and leaves its form.
 template <class T>
@@ -123,9 +156,13 @@ class Unit {
   auto operator()(Context& ctx, const In&... in) const {
     using Out = std::decay_t<
         std::invoke_result_t<const M&, Context&, const std::decay_t<In>&...>>;
-    static_assert(internal::kIsResult<Out>,
-                  "a unit returns a Variable, a tuple, pair or vector of them, "
-                  "or a WeightedLoss");
+    static_assert(
+        internal::kIsResult<Out> && !internal::kHidesVariable<Out>,
+        "a unit returns a Variable, a vector of them, a WeightedLoss, "
+        "or a tuple or pair of those");
+    static_assert(!(internal::kHidesVariable<std::decay_t<In>> || ...),
+                  "a unit takes Variables by themselves, in a vector, or in "
+                  "tuples and pairs of those");
     if (recompute_ && ctx.grad_enabled())
       return internal::CallInRegion<Out>(ctx, module_, unit_, in...);
     const zero::UnitLease lease = unit_->Hold(ctx);

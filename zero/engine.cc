@@ -245,11 +245,15 @@ void Engine::SetCounters(Counters counters) {
 EvalScope::EvalScope(Engine& engine, Phase phase)
     : engine_(engine),
       before_(engine.store().gatherer().phase()),
+      occurrences_(std::exchange(engine.context().random().occurrences, {})),
       grad_(engine.context(), false),
       training_(engine.context(), false) {
   engine.store().BeginPhase(phase);
 }
 
-EvalScope::~EvalScope() { engine_.store().gatherer().LeavePass(before_); }
+EvalScope::~EvalScope() {
+  engine_.context().random().occurrences = std::move(occurrences_);
+  engine_.store().gatherer().LeavePass(before_);
+}
 
 }  // namespace terrace::zero

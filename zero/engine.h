@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,6 +78,12 @@ class Engine {
   // Of the micro-step that comes next.
   int micro_step() const { return micro_; }
 
+  // Backward and Step begin the next forward. A training forward that gets no
+  // Backward, such as one whose loss is only logged, counts its dropout calls
+  // as any does: call this before or after it, or the forward of the next
+  // micro-step draws other masks.
+  void BeginForward() { Address(); }
+
   void Backward(const autograd::WeightedLoss& loss,
                 const BackwardCall& call = {});
   // After a Backward that threw, on all ranks: forgets the window's gradients
@@ -122,7 +129,8 @@ class Engine {
 };
 
 // A scope without gradients, dropout or counters, with a plan of its own. May
-// be nested. Its end releases the units that it gathered.
+// be nested, and lie within a forward: what is drawn in it with training on
+// counts in it alone. Its end releases the units that it gathered.
 class EvalScope {
  public:
   explicit EvalScope(Engine& engine, Phase phase = Phase::kEval);
@@ -133,6 +141,7 @@ class EvalScope {
  private:
   Engine& engine_;
   Phase before_;
+  std::map<uint64_t, int64_t> occurrences_;  // of the forward around it
   GradModeScope grad_;
   TrainingScope training_;
 };

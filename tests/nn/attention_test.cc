@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "terrace/autograd/checkpoint.h"
 #include "terrace/autograd/ops/reduce.h"
 #include "terrace/autograd/ops/unary.h"
 #include "terrace/autograd/ops/view.h"
@@ -129,6 +130,19 @@ TEST(MultiHeadAttentionTest, RefusesHeadsThatDoNotDivideAndCachesInTraining) {
                   (void)attn(ctx, x, {&cache, 0});
                 }),
                 HasSubstr("without gradients"));
+    // Nor in a region, whose forward has them off and is run twice.
+    EXPECT_THAT(
+        ErrorOf([&] {
+          (void)autograd::Recompute(
+              ctx,
+              [&](Context& c, std::span<const Variable> in) {
+                return std::vector<Variable>{attn(c, in[0], {&cache, 0})};
+              },
+              {x});
+        }),
+        HasSubstr("without gradients"));
+    EXPECT_EQ(cache.length(), 0);
+    EXPECT_EQ(cache.nbytes(), 0) << "nothing was appended";
     EXPECT_THAT(
         ErrorOf([&] {
           (void)attn(ctx, autograd::Slice(ctx, x, 1, 0, 0), {&cache, 0});

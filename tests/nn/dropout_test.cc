@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "terrace/autograd/ops/binary.h"
+#include "terrace/autograd/ops/reduce.h"
+#include "terrace/nn/linear.h"
 #include "terrace/tests/support/one_rank.h"
 #include "terrace/tests/support/tensors.h"
 
@@ -54,6 +57,43 @@ TEST(DropoutTest, MasksDependOnPathOccurrenceSampleAndIterationAlone) {
     ctx.random().occurrences.clear();
     ++ctx.random().iteration;
     EXPECT_NE(draw(a, 4, 0), first);
+  });
+}
+
+TEST(DropoutTest, I2AnExtraForwardLeavesTheNextOnesMasksAlone) {
+  testing::RunOneRank([](zero::Runtime& rt) {
+    const Scope scope(rt.store());
+    const Linear fc(scope, "fc", 8, 8);
+    const Dropout drop(scope, "drop", 0.5);
+    zero::Engine engine(rt);
+    Context& ctx = engine.context();
+    const Variable x(ctx, support::Random(ctx, {4, 8}, DType::kF32, 1));
+    const auto forward = [&] { return drop(ctx, fc(ctx, x)); };
+    const auto values = [](const Variable& y) {
+      return Doubles(y.value().view());
+    };
+    const Values want = values(forward());
+    EXPECT_NE(values(forward()), want) << "a second call in one forward";
+    engine.BeginForward();
+    EXPECT_EQ(values(forward()), want);
+    engine.BeginForward();
+    const Variable first = forward();
+    {
+      // Dropout on, as for an estimate of the uncertainty.
+      const zero::EvalScope eval(engine);
+      EXPECT_EQ(values(forward()), values(fc(ctx, x)));
+      const TrainingScope training(ctx, true);
+      EXPECT_EQ(values(forward()), want);
+    }
+    // Within that forward, the scope counted nothing.
+    const Variable second = forward();
+    engine.Backward(autograd::Sum(ctx, first + second));
+    EXPECT_NE(values(second), want);
+    engine.Step();
+    const Values next = values(forward());
+    EXPECT_NE(next, want) << "another iteration";
+    engine.BeginForward();
+    EXPECT_EQ(values(forward()), next);
   });
 }
 

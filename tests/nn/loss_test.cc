@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "terrace/autograd/backward.h"
+#include "terrace/autograd/ops/cast.h"
 #include "terrace/tests/support/tensors.h"
 
 namespace terrace::nn {
@@ -54,6 +55,47 @@ TEST(LossTest, MeanSquaredErrorIsASumWithItsNumberOfElements) {
                                Variable(ctx, ctx.Empty({3, 1}, DType::kF64)));
       }),
       ::testing::HasSubstr("prediction and target must have one shape"));
+}
+
+// The loss is f32 inside (C14): only the operands and dy are 16-bit.
+TEST(LossTest, C14MeanSquaredErrorOf16BitOperandsIsTakenInFloat) {
+  Context ctx;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    // Errors of some 1e-3 of the values, whose squares 16 bits cannot add.
+    const Tensor target = support::Random(ctx, {64, 16}, DType::kF32, 1, 50);
+    const Tensor noise = support::Random(ctx, {64, 16}, DType::kF32, 2);
+    Tensor shifted = ctx.Empty({64, 16}, DType::kF32);
+    for (int64_t i = 0; i < shifted.numel(); ++i)
+      shifted.data<float>()[i] =
+          target.data<float>()[i] + noise.data<float>()[i];
+    Variable y(ctx,
+               autograd::ToDType(ctx, Variable(ctx, shifted), dtype).value(),
+               true);
+    const Variable t = autograd::ToDType(ctx, Variable(ctx, target), dtype);
+    const WeightedLoss loss = MeanSquaredError(ctx, y, t);
+    EXPECT_EQ(loss.sum.dtype(), DType::kF32);
+    EXPECT_EQ(loss.weight.dtype(), DType::kF32);
+    const auto ys = Doubles(y.value().view()), ts = Doubles(t.value().view());
+    double want = 0;
+    std::vector<double> want_grad;
+    for (size_t i = 0; i < ys.size(); ++i) {
+      want += (ys[i] - ts[i]) * (ys[i] - ts[i]);
+      want_grad.push_back(2 * (ys[i] - ts[i]));
+    }
+    EXPECT_NEAR(One(loss.sum.value()), want, 2e-6 * want) << dtype;
+    autograd::Backward(ctx, loss.sum);
+    EXPECT_EQ(y.grad().dtype(), dtype);
+    EXPECT_LE(support::RelativeError(Doubles(y.grad().view()), want_grad),
+              support::Tolerance(dtype))
+        << dtype;
+  }
+}
+
+TEST(LossTest, MeanSquaredErrorOfLargeF16ErrorsIsFinite) {
+  Context ctx;
+  const Variable y(ctx, support::Filled(ctx, {8}, DType::kF16, 1000));
+  const Variable t(ctx, support::Filled(ctx, {8}, DType::kF16, -1000));
+  EXPECT_EQ(One(MeanSquaredError(ctx, y, t).sum.value()), 8 * 2000.0 * 2000.0);
 }
 
 }  // namespace

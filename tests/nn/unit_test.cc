@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <memory>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "terrace/autograd/backward.h"
 #include "terrace/autograd/ops/binary.h"
@@ -117,10 +122,17 @@ class Outer {
   ModuleList<Linear> inner_;
 };
 
+// On two ranks, with other inputs on each.
+zero::LaunchOptions TwoRanks(int stage) {
+  zero::LaunchOptions options;
+  options.ranks = options.config.world_size = 2;
+  options.config.stage = stage;
+  return options;
+}
+
 NamedValues NestedGradients(bool recompute, int stage) {
   NamedValues gradients;
-  zero::LaunchOptions options;
-  options.config.stage = stage;
+  zero::LaunchOptions options = TwoRanks(stage);
   if (recompute)
     options.config.recompute_policy = zero::RecomputePolicy::kBlock;
   RunOneRank(
@@ -128,10 +140,13 @@ NamedValues NestedGradients(bool recompute, int stage) {
         const ModuleList<Outer> h(Scope(rt.store()), "h", 2);
         zero::Engine engine(rt);
         Context& ctx = engine.context();
-        Variable x(ctx, support::Random(ctx, {3, 4}, DType::kF32, 1));
+        Variable x(ctx, support::Random(ctx, {3, 4}, DType::kF32,
+                                        1 + static_cast<unsigned>(rt.rank())));
         for (const auto& block : h) x = block(ctx, x);
         engine.Backward(autograd::Sum(ctx, autograd::Square(ctx, x)));
-        gradients = ReadValues(rt.store(), "*", zero::StateKind::kGradient);
+        NamedValues all =
+            ReadValues(rt.store(), "*", zero::StateKind::kGradient);
+        if (rt.rank() == 0) gradients = std::move(all);
       },
       options);
   return gradients;
@@ -210,8 +225,6 @@ TEST(UnitTest, CopiesShareTheModuleAndTheGraphKeepsItAlive) {
 }
 
 TEST(UnitTest, HoldsItsLeaseOverTheCall) {
-  zero::LaunchOptions options;
-  options.config.stage = 3;
   RunOneRank(
       [](zero::Runtime& rt) {
         const ModuleList<Outer> h(Scope(rt.store()), "h", 1);
@@ -223,7 +236,98 @@ TEST(UnitTest, HoldsItsLeaseOverTheCall) {
                    Variable(ctx, support::Random(ctx, {3, 4}, DType::kF32, 1)));
         // The outer unit once, each inner one once: none comes back for a
         // second op.
-        EXPECT_LE(rt.store().stats().gathers - before, 3);
+        EXPECT_EQ(rt.store().stats().gathers - before, 3);
+      },
+      TwoRanks(3));
+}
+
+// Uses its input twice, and so does what follows: sums of three that round.
+class UsesTwice {
+ public:
+  explicit UsesTwice(const Scope& scope) : fc_(scope, "fc", 4, 4) {}
+  Variable operator()(Context& ctx, const Variable& x) const {
+    return fc_(ctx, x) * autograd::Tanh(ctx, x);
+  }
+
+ private:
+  Linear fc_;
+};
+
+TEST(UnitTest, InputsThatAreUsedLaterKeepEveryBit) {
+  std::vector<std::vector<double>> grads;
+  for (const auto policy :
+       {zero::RecomputePolicy::kNone, zero::RecomputePolicy::kBlock}) {
+    zero::LaunchOptions options;
+    options.config.recompute_policy = policy;
+    RunOneRank(
+        [&](zero::Runtime& rt) {
+          const ModuleList<UsesTwice> h(Scope(rt.store()), "h", 2);
+          zero::Engine engine(rt);
+          Context& ctx = engine.context();
+          const Variable leaf(
+              ctx, support::Random(ctx, {16, 4}, DType::kF32, 1), true);
+          Variable x = leaf;
+          for (const auto& block : h) x = block(ctx, x) + x * 3.0;
+          engine.Backward(autograd::Sum(ctx, autograd::Square(ctx, x)));
+          grads.push_back(support::Doubles(leaf.grad().view()));
+        },
+        options);
+  }
+  EXPECT_EQ(grads.at(0), grads.at(1));
+}
+
+// What a unit can and cannot take apart.
+using Pair = std::pair<Variable, std::vector<Variable>>;
+static_assert(!internal::kHidesVariable<Variable>);
+static_assert(!internal::kHidesVariable<std::vector<Variable>>);
+static_assert(!internal::kHidesVariable<WeightedLoss>);
+static_assert(!internal::kHidesVariable<std::tuple<Pair, int>>);
+static_assert(!internal::kHidesVariable<std::vector<Tensor>>);
+static_assert(!internal::kHidesVariable<std::optional<double>>);
+static_assert(internal::kHidesVariable<std::optional<Variable>>);
+static_assert(internal::kHidesVariable<std::array<Variable, 2>>);
+static_assert(internal::kHidesVariable<std::span<const Variable>>);
+static_assert(internal::kHidesVariable<const Variable*>);
+static_assert(internal::kHidesVariable<std::shared_ptr<Variable>>);
+static_assert(internal::kHidesVariable<std::vector<std::vector<Variable>>>);
+static_assert(internal::kHidesVariable<std::vector<Pair>>);
+static_assert(internal::kHidesVariable<std::tuple<std::optional<Variable>>>);
+
+struct Hidden {
+  Variable x;
+};
+
+// Takes a Variable in a struct, which no unit can see.
+class TakesHidden {
+ public:
+  explicit TakesHidden(const Scope& scope) : fc_(scope, "fc", 4, 4) {}
+  Variable operator()(Context& ctx, const Variable& x,
+                      const Hidden& hidden) const {
+    return fc_(ctx, x) + hidden.x;
+  }
+
+ private:
+  Linear fc_;
+};
+
+TEST(UnitTest, AVariableThatItCannotSeeIsRefusedWhenItWantsAGradient) {
+  zero::LaunchOptions options;
+  options.config.recompute_policy = zero::RecomputePolicy::kBlock;
+  RunOneRank(
+      [](zero::Runtime& rt) {
+        const auto unit = Scope(rt.store()).Unit<TakesHidden>("u");
+        zero::Engine engine(rt);
+        Context& ctx = engine.context();
+        const Variable x(ctx, support::Random(ctx, {3, 4}, DType::kF32, 1),
+                         true);
+        EXPECT_THAT(
+            support::ErrorOf([&] { (void)unit(ctx, x, Hidden{x * 2.0}); }),
+            ::testing::HasSubstr("a region gets what it "
+                                 "differentiates through its inputs"));
+        engine.BeginForward();
+        const Variable y = unit(ctx, x, Hidden{(x * 2.0).Detach()});
+        engine.Backward(autograd::Sum(ctx, y));
+        EXPECT_TRUE(engine.Step().has_value());
       },
       options);
 }

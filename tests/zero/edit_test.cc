@@ -329,6 +329,37 @@ TEST(EditTest, B035AnEditBetweenForwardAndBackwardIsSeen) {
   }
 }
 
+// What runs again must be what ran, whether or not it learns.
+TEST(EditTest, B035AnEditOfAFrozenParameterIsSeen) {
+  for (int stage : {0, 3}) {
+    for (bool recompute : {false, true}) {
+      const StoreSpec spec{.ranks = 2,
+                           .stage = stage,
+                           .recompute = recompute,
+                           .groups = {{.match = R"(h\.1\.fc0\..*)",
+                                       .weight_decay = {},
+                                       .lr_scale = 1,
+                                       .frozen = true}}};
+      const auto failure =
+          FailStore(spec, ErrorCode::kInvalidArgument, [&](zero::Runtime& rt) {
+            const Mlp mlp(rt.store(), 2, 4);
+            zero::Engine engine(rt);
+            Context& ctx = engine.context();
+            const Variable loss =
+                autograd::Sum(ctx, mlp(ctx, Input(engine, {3, 4})));
+            EXPECT_EQ(ReadValues(rt.store(), "*", StateKind::kMoment1).size(),
+                      2u);
+            WriteValues(engine.store(), "h.1.fc0.weight",
+                        std::vector<double>(16, 0.5));
+            engine.Backward(loss);
+          });
+      EXPECT_TRUE(Contains(failure.message, "saved value was modified"))
+          << failure.message << " in " << spec.ToString();
+      EXPECT_TRUE(Contains(failure.message, "'h.1.fc0.")) << failure.message;
+    }
+  }
+}
+
 TEST(EditTest, B035AStepBetweenForwardAndBackwardIsSeen) {
   const auto failure =
       FailStore({.ranks = 2, .stage = 3}, ErrorCode::kInvalidArgument,
