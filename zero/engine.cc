@@ -1,8 +1,8 @@
 #include "terrace/zero/engine.h"
 
 #include <algorithm>
-#include <bit>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "terrace/autograd/backward.h"
@@ -27,32 +27,56 @@ double ScalarOf(const Tensor& tensor, const char* what) {
   });
 }
 
-// All options that decide results or the order of collectives: ranks that
-// differ in one must not start.
-uint64_t OptionsHash(const StoreOptions& o, const ScheduleConfig& schedule) {
-  RngKey key(o.seed, "options");
-  for (double value :
-       {o.optimizer.lr, o.optimizer.beta1, o.optimizer.beta2, o.optimizer.eps,
-        o.optimizer.weight_decay, o.optimizer.momentum, o.clip,
-        schedule.warmup_min_lr, schedule.warmup_max_lr,
-        schedule.warmup_min_ratio, schedule.cos_min_ratio})
-    key = key.With(static_cast<int64_t>(std::bit_cast<uint64_t>(value)));
-  for (int64_t value :
-       {static_cast<int64_t>(o.working), static_cast<int64_t>(o.grad),
-        static_cast<int64_t>(o.wire), static_cast<int64_t>(o.moment),
-        static_cast<int64_t>(o.optimizer.kind),
-        static_cast<int64_t>(schedule.kind),
-        static_cast<int64_t>(schedule.warmup_shape), int64_t{o.micro_steps},
-        o.micro_batch, o.bucket_numel, o.persistence_numel, o.reuse_numel,
-        o.prefetch_numel.value_or(-1), o.live_numel.value_or(-1),
-        schedule.warmup_num_steps, schedule.total_num_steps,
-        o.check_replicas_every})
-    key = key.With(value);
-  for (bool value : {o.shard_parameter, o.shard_gradient, o.shard_optimizer,
-                     o.overlap, o.recompute_units, o.check_finite,
-                     o.optimizer.decoupled, o.optimizer.bias_correction})
-    key = key.With(value ? 1 : 0);
-  return key.bits();
+// All options that decide results or the order of collectives, by name: ranks
+// that differ in one must not start.
+std::vector<NamedText> OptionTexts(const StoreOptions& o,
+                                   const ScheduleConfig& schedule) {
+  std::vector<NamedText> items;
+  const auto add = [&](std::string name, const auto& value) {
+    std::ostringstream text;
+    text.precision(17);  // doubles as they are
+    text << std::boolalpha << value;
+    items.push_back({std::move(name), std::move(text).str()});
+  };
+  add("seed", o.seed);
+  add("optimizer kind", static_cast<int>(o.optimizer.kind));
+  add("lr", o.optimizer.lr);
+  add("beta1", o.optimizer.beta1);
+  add("beta2", o.optimizer.beta2);
+  add("eps", o.optimizer.eps);
+  add("weight_decay", o.optimizer.weight_decay);
+  add("momentum", o.optimizer.momentum);
+  add("decoupled decay", o.optimizer.decoupled);
+  add("bias_correction", o.optimizer.bias_correction);
+  add("schedule kind", static_cast<int>(schedule.kind));
+  add("warmup shape", static_cast<int>(schedule.warmup_shape));
+  add("warmup_num_steps", schedule.warmup_num_steps);
+  add("total_num_steps", schedule.total_num_steps);
+  add("warmup_min_lr", schedule.warmup_min_lr);
+  add("warmup_max_lr", schedule.warmup_max_lr);
+  add("warmup_min_ratio", schedule.warmup_min_ratio);
+  add("cos_min_ratio", schedule.cos_min_ratio);
+  add("gradient_clipping", o.clip);
+  add("check_grad_overflow", o.check_finite);
+  add("working dtype", o.working);
+  add("grad_accum_dtype", o.grad);
+  add("communication_data_type", o.wire);
+  add("gradient_reduction by micro-step",
+      o.moment == ReductionMoment::kMicroStep);
+  add("gradient_accumulation_steps", o.micro_steps);
+  add("train_micro_batch_size_per_gpu", o.micro_batch);
+  add("optimizer states sharded", o.shard_optimizer);
+  add("gradients sharded", o.shard_gradient);
+  add("parameters sharded", o.shard_parameter);
+  add("reduce_bucket_size", o.bucket_numel);
+  add("overlap_comm", o.overlap);
+  add("stage3_prefetch_bucket_size", o.prefetch_numel.value_or(-1));
+  add("stage3_param_persistence_threshold", o.persistence_numel);
+  add("stage3_max_reuse_distance", o.reuse_numel);
+  add("stage3_max_live_parameters", o.live_numel.value_or(-1));
+  add("activation checkpointing", o.recompute_units);
+  add("check_replicas_every", o.check_replicas_every);
+  return items;
 }
 
 // The optimizer's rate is the one that counts, wherever it was set.
@@ -70,7 +94,7 @@ Engine::Engine(Runtime& runtime)
       store_(runtime.store()),
       schedule_(ScheduleOf(runtime.config())) {
   CheckEqual(runtime.communicator(), "the resolved configuration",
-             OptionsHash(store_.options(), runtime.config().schedule));
+             OptionTexts(store_.options(), runtime.config().schedule));
   store_.Seal();
   counters_.parameter_steps.assign(store_.layout().params().size(), 0);
   Address();

@@ -15,6 +15,12 @@ int64_t UnitLayout::numel() const {
   return sum;
 }
 
+int64_t UnitLayout::parameter_numel() const {
+  int64_t sum = 0;
+  for (const SegmentLayout& segment : segments) sum += segment.parameter_numel;
+  return sum;
+}
+
 UnitId Layout::AddUnit(std::string name) {
   const auto it = std::ranges::find(units_, name, &UnitLayout::name);
   if (it != units_.end()) return static_cast<UnitId>(it - units_.begin());
@@ -42,11 +48,12 @@ ParamId Layout::AddParam(UnitId unit, const ParamSpec& spec, DType working) {
     return s.dtype == param.dtype && s.trainable == spec.trainable;
   });
   if (it == segments.end()) {
-    segments.push_back({param.dtype, spec.trainable, 0, {}});
+    segments.push_back({param.dtype, spec.trainable, 0, 0, {}});
     it = segments.end() - 1;
   }
   param.segment = static_cast<int>(it - segments.begin());
   param.offset = it->numel;
+  it->parameter_numel += spec.shape.numel();
   it->numel += RoundUp(spec.shape.numel(), kGrain);
   const auto id = static_cast<ParamId>(params_.size());
   it->params.push_back(id);

@@ -54,7 +54,8 @@ struct ParamLayout {
 struct SegmentLayout {
   DType dtype = DType::kF32;
   bool trainable = true;
-  int64_t numel = 0;  // parameters and the gaps between them
+  int64_t numel = 0;            // parameters and the gaps between them
+  int64_t parameter_numel = 0;  // parameters alone
   std::vector<ParamId> params;
 };
 
@@ -63,6 +64,7 @@ struct UnitLayout {
   std::vector<SegmentLayout> segments;
 
   int64_t numel() const;  // of all segments, without padding
+  int64_t parameter_numel() const;
 };
 
 class Layout {

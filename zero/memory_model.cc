@@ -28,7 +28,7 @@ bool ByMicroStep(const StoreOptions& options) {
 bool UnitGathers(const UnitLayout& unit, const StoreOptions& options,
                  int shards) {
   return options.shard_parameter && shards > 1 &&
-         unit.numel() > options.persistence_numel;
+         unit.parameter_numel() > options.persistence_numel;
 }
 
 std::vector<int64_t> SlotBytes(const Layout& layout,

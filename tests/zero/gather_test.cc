@@ -184,6 +184,21 @@ std::pair<int64_t, int64_t> CollectivesPerStep(int64_t layers, int64_t width,
   return counts;
 }
 
+// The threshold counts the elements of parameters, not the gaps between them: a
+// unit of 4 x 4 weights and 4 biases has 20 and occupies 64.
+TEST(GatherTest, APersistentUnitHasAtMostTheThresholdsElements) {
+  for (const int64_t threshold : {19, 20}) {
+    StoreSpec spec{.ranks = 2, .stage = 3};
+    spec.persistence = threshold;
+    RunStore(spec, [&](zero::Runtime& rt) {
+      const Mlp mlp(rt.store(), 3, 4);
+      zero::Engine engine(rt);
+      TrainStep(engine, mlp, {2, 4});
+      EXPECT_EQ(engine.store().stats().gathers == 0, threshold == 20);
+    });
+  }
+}
+
 TEST(GatherTest, B145CollectivesDoNotDependOnTheNumberOfTensors) {
   const auto [gathers, all] = CollectivesPerStep(12, 8, 8);  // 16 tensors each
   EXPECT_LE(gathers, 2 * 12 + 2);

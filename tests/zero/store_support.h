@@ -51,6 +51,7 @@ struct StoreSpec {
   bool overlap = true;
   std::optional<int64_t> prefetch = {};
   int64_t reuse = 0;
+  int64_t persistence = 0;
   std::optional<int64_t> device_memory = {};  // bytes
   std::vector<zero::ParameterGroup> groups = {};
   int64_t check_replicas_every = 0;
@@ -86,6 +87,7 @@ inline zero::LaunchOptions OptionsOf(const StoreSpec& spec) {
   config.overlap_comm = spec.overlap;
   config.prefetch_bucket_size = spec.prefetch;
   config.max_reuse_distance = spec.reuse;
+  config.param_persistence_threshold = spec.persistence;
   config.device_memory_nbytes = spec.device_memory;
   config.communication_timeout_s = spec.timeout_s;
   config.parameter_groups = spec.groups;
