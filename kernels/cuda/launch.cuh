@@ -4,8 +4,11 @@
 //   AddKernel<<<BlocksFor(numel), kThreads>>>(...);
 //   CheckLaunch("add");
 //
-// Kernels go to the default stream of the calling thread, which is the rank's
-// compute stream. Included by .cu files alone.
+// Kernels go to the default stream of the calling thread (cuda_library compiles
+// with --default-stream per-thread; libraries are given cudaStreamPerThread),
+// which is the rank's compute stream: ranks of one process do not wait for each
+// other. Whoever reads results waits for that stream. Included by .cu files
+// alone.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -21,9 +21,9 @@ __device__ Acc BlockSum(Acc value, Acc* shared) {
   return shared[0];
 }
 
-template <class T, class Gamma, class Acc>
+template <class T, class Gamma, class Beta, class Acc>
 __global__ void ForwardKernel(int64_t rows, int64_t columns, const T* x,
-                              const Gamma* gamma, const Gamma* beta, T* y,
+                              const Gamma* gamma, const Beta* beta, T* y,
                               Acc* means, Acc* rstds, Acc eps) {
   __shared__ Acc shared[kThreads];
   const Acc count = static_cast<Acc>(columns);
@@ -149,24 +149,29 @@ unsigned RowBlocks(int64_t rows) {
   return static_cast<unsigned>(std::min<int64_t>(rows, 65536));
 }
 
+template <class T, class Gamma, class Beta>
+void LaunchForward(const LayerNormForwardArgs& args, int64_t rows) {
+  using D = OnDevice<T>;
+  using Acc = Accumulator<T>;
+  ForwardKernel<<<RowBlocks(rows), kThreads>>>(
+      rows, args.x.shape.dim(-1), args.x.as<D>(),
+      args.gamma.as<OnDevice<Gamma>>(), args.beta.as<OnDevice<Beta>>(),
+      args.y.as<D>(), args.mean.as<Acc>(), args.rstd.as<Acc>(),
+      static_cast<Acc>(args.eps));
+}
+
 }  // namespace
 
 void LayerNormForward(const Context&, const LayerNormForwardArgs& args) {
   const int64_t rows = args.x.shape.Rows();
-  // gamma and beta may differ in type; each is dtype of x or f32.
-  TERRACE_CHECK(args.gamma.dtype == args.beta.dtype,
-                "[layer_norm] gamma and beta must share a dtype on cuda, got ",
-                args.gamma.dtype, " and ", args.beta.dtype);
+  // gamma and beta may differ in type.
   VisitTypes(args.x.dtype, args.gamma.dtype,
              [&]<class T, class Gamma>(Tag<T>, Tag<Gamma>) {
-               using D = OnDevice<T>;
-               using G = OnDevice<Gamma>;
-               using Acc = Accumulator<T>;
-               ForwardKernel<<<RowBlocks(rows), kThreads>>>(
-                   rows, args.x.shape.dim(-1), args.x.as<D>(),
-                   args.gamma.as<G>(), args.beta.as<G>(), args.y.as<D>(),
-                   args.mean.as<Acc>(), args.rstd.as<Acc>(),
-                   static_cast<Acc>(args.eps));
+               VisitTypes(args.x.dtype, args.beta.dtype,
+                          [&]<class Same, class Beta>(Tag<Same>, Tag<Beta>) {
+                            if constexpr (std::is_same_v<T, Same>)
+                              LaunchForward<T, Gamma, Beta>(args, rows);
+                          });
              });
   CheckLaunch("layer_norm");
 }

@@ -2,8 +2,8 @@
 // c^T = b^T a^T: a row-major matrix read by columns is its transpose.
 //
 // The bias is written to c first and the product is added to it. Float
-// products are plain f32, never TF32. One handle a thread and one fixed
-// workspace, because cuBLAS repeats its bits only within those (decision A13).
+// products are plain f32, never TF32. One handle and one fixed workspace a
+// thread, because cuBLAS repeats its bits only within those (decision A13).
 #include <cublasLt.h>
 
 #include <memory>
@@ -39,14 +39,36 @@ class Handle {
   T object_ = nullptr;
 };
 
-// The rank thread's handle of its device.
-cublasLtHandle_t LibraryHandle() {
-  struct PerThread {
-    Handle<cublasLtHandle_t, cublasLtDestroy> handle;
-    PerThread() { Check(cublasLtCreate(handle.out()), "cublasLtCreate"); }
-  };
-  thread_local const PerThread of_thread;
-  return of_thread.handle.get();
+// What the rank's thread has on its device: device memory of its own, because
+// arenas hand out host memory.
+class Library {
+ public:
+  static const Library& OfThread() {
+    thread_local const Library library;
+    return library;
+  }
+  cublasLtHandle_t handle() const { return handle_.get(); }
+  void* workspace() const { return workspace_; }
+
+ private:
+  Library() {
+    Check(cublasLtCreate(handle_.out()), "cublasLtCreate");
+    if (cudaMalloc(&workspace_, kWorkspaceNbytes) != cudaSuccess) {
+      (void)cudaGetLastError();
+      TERRACE_THROW(ErrorCode::kOutOfMemory, "[matmul] the device has no ",
+                    kWorkspaceNbytes, " bytes left for a workspace");
+    }
+  }
+  ~Library() { cudaFree(workspace_); }
+
+  Handle<cublasLtHandle_t, cublasLtDestroy> handle_;
+  void* workspace_ = nullptr;
+};
+
+// Of an address, as far as cuBLASLt asks.
+uint32_t AlignmentOf(const void* data) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(data) | 256;
+  return static_cast<uint32_t>(address & (~address + 1));
 }
 
 cudaDataType_t DataTypeOf(DType dtype) {
@@ -154,8 +176,8 @@ struct Batch {
   int64_t a_step, b_step, c_step;  // elements
 };
 
-void Multiply(const MatMulArgs& args, const Batch& batch, bool add,
-              const Tensor& workspace) {
+void Multiply(const MatMulArgs& args, const Batch& batch, bool add) {
+  const Library& library = Library::OfThread();
   const bool wide = args.a.dtype == DType::kF64;
   const Operand a = OperandOf(args.a), b = OperandOf(args.b);
   const ConstView c_view = args.c;
@@ -186,16 +208,24 @@ void Multiply(const MatMulArgs& args, const Batch& batch, bool add,
   Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wanted;
   Check(cublasLtMatmulPreferenceCreate(wanted.out()),
         "cublasLtMatmulPreferenceCreate");
-  const uint64_t workspace_nbytes = static_cast<uint64_t>(workspace.nbytes());
-  Check(cublasLtMatmulPreferenceSetAttribute(
-            wanted.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-            &workspace_nbytes, sizeof(workspace_nbytes)),
-        "cublasLtMatmulPreferenceSetAttribute");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute,
+                          const auto& value) {
+    Check(cublasLtMatmulPreferenceSetAttribute(wanted.get(), attribute, &value,
+                                               sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute");
+  };
+  const uint64_t workspace_nbytes = kWorkspaceNbytes;
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_nbytes);
+  // Without these it takes 256 bytes for granted, which a view need not have.
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(batch.b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(batch.a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(batch.c));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(batch.c));
   cublasLtMatmulHeuristicResult_t choice{};
   int choices = 0;
   const cublasStatus_t found = cublasLtMatmulAlgoGetHeuristic(
-      LibraryHandle(), operation.get(), first.get(), second.get(), result.get(),
-      result.get(), wanted.get(), 1, &choice, &choices);
+      library.handle(), operation.get(), first.get(), second.get(),
+      result.get(), result.get(), wanted.get(), 1, &choice, &choices);
   if (found != CUBLAS_STATUS_NOT_SUPPORTED)
     Check(found, "cublasLtMatmulAlgoGetHeuristic");
   if (found != CUBLAS_STATUS_SUCCESS || choices == 0)
@@ -209,23 +239,22 @@ void Multiply(const MatMulArgs& args, const Batch& batch, bool add,
       wide ? static_cast<const void*>(&one_f64) : &one_f32;
   const void* const beta =
       wide ? static_cast<const void*>(&beta_f64) : &beta_f32;
-  Check(cublasLtMatmul(LibraryHandle(), operation.get(), alpha, batch.b,
+  Check(cublasLtMatmul(library.handle(), operation.get(), alpha, batch.b,
                        first.get(), batch.a, second.get(), beta, batch.c,
                        result.get(), batch.c, result.get(), &choice.algo,
-                       workspace.raw(), workspace_nbytes, nullptr),
+                       library.workspace(), workspace_nbytes,
+                       cudaStreamPerThread),
         "cublasLtMatmul");
 }
 
 }  // namespace
 
-void MatMul(const Context& ctx, const MatMulArgs& args) {
+void MatMul(const Context&, const MatMulArgs& args) {
   const bool empty = args.a.shape.dim(-1) == 0;
   // Without a bias an empty product only has to write zeros.
   if (args.bias.defined() || (empty && !args.accumulate)) WriteBias(args);
   if (empty) return;
   const bool add = args.accumulate || args.bias.defined();
-  const Tensor workspace =
-      ctx.Empty({kWorkspaceNbytes}, DType::kU8, MemoryTag::kWorkspace);
 
   // The last batch axis goes to cuBLASLt, the others are looped over.
   const int batch_axes = args.c.shape.rank() - 2;
@@ -262,7 +291,7 @@ void MatMul(const Context& ctx, const MatMulArgs& args) {
     batch.a = origin.a + a * SizeOf(args.a.dtype);
     batch.b = origin.b + b * SizeOf(args.b.dtype);
     batch.c = origin.c + c * SizeOf(args.c.dtype);
-    Multiply(args, batch, add, workspace);
+    Multiply(args, batch, add);
   }
 }
 
