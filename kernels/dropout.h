@@ -14,7 +14,7 @@
 namespace terrace::kernels {
 
 struct DropoutSpec {
-  float p = 0;  // in [0, 1)
+  float p = 0;    // in [0, 1)
   RngKey key{0};  // without the sample
   int64_t first_sample = 0;
 };

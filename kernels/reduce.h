@@ -10,8 +10,8 @@ namespace terrace::kernels {
 // out = sum of x over every axis where out is 1 (or missing, right-aligned) and
 // x is not: the reverse of broadcasting out to x's shape. Any strides in x; out
 // contiguous, of any floating dtype; accumulates in float (double for f64)
-// within a chunk, in double over chunks, and rounds once. Overwrites, or adds to
-// out when `accumulate`.
+// within a chunk, in double over chunks, and rounds once. Overwrites, or adds
+// to out when `accumulate`.
 void SumTo(const Context& ctx, const ConstView& x, const MutView& out,
            bool accumulate);
 

@@ -119,9 +119,10 @@ TEST(Gpt2ConfigJsonTest, RefusesWrongTypesAndLimitsWithTheirPlace) {
               HasSubstr("must be true or false, got 1"));
   EXPECT_THAT(ReadError(R"({"n_inner": 0})"),
               HasSubstr("must be a positive integer or null, got 0"));
-  EXPECT_THAT(ReadError(R"({"n_head": 5})"),
-              AllOf(StartsWith("configuration: [config] config.json:1:1: model: "),
-                    HasSubstr("n_embd must be a multiple of n_head")));
+  EXPECT_THAT(
+      ReadError(R"({"n_head": 5})"),
+      AllOf(StartsWith("configuration: [config] config.json:1:1: model: "),
+            HasSubstr("n_embd must be a multiple of n_head")));
   EXPECT_THAT(ReadError(R"({"n_ctx": 512})"),
               HasSubstr("\"n_ctx\" must be n_positions=1024, got 512"));
   EXPECT_THAT(ReadError(R"({"model_type": "llama"})"),
