@@ -33,6 +33,7 @@
 
 #include "terrace/autograd/checkpoint.h"
 #include "terrace/autograd/loss.h"
+#include "terrace/core/profiler.h"
 #include "terrace/nn/module.h"
 
 namespace terrace::nn {
@@ -163,6 +164,7 @@ class Unit {
     static_assert(!(internal::kHidesVariable<std::decay_t<In>> || ...),
                   "a unit takes Variables by themselves, in a vector, or in "
                   "tuples and pairs of those");
+    const Profiler::Zone zone(ctx.profiler, "unit forward");
     if (recompute_ && ctx.grad_enabled())
       return internal::CallInRegion<Out>(ctx, module_, unit_, in...);
     const zero::UnitLease lease = unit_->Hold(ctx);

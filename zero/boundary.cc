@@ -39,6 +39,7 @@ double ClipFactor(double norm, double clip) {
 }  // namespace
 
 BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input) {
+  const Profiler::Zone zone(state.ctx.profiler, "boundary");
   const kernels::SquaredNormResult own = OwnNorm(state);
   Record record{};
   record.loss_sum = input.loss_sum;

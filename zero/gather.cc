@@ -125,6 +125,7 @@ void Gatherer::Start(UnitId id, int slot) {
 void Gatherer::AwaitReady(UnitId id) {
   Residency& r = residency(id);
   if (r.where != Where::kInFlight) return;
+  const Profiler::Zone zone(state_.ctx.profiler, "gather wait");
   const double begin = NowSeconds();
   r.ready.Wait();
   stats_.gather_wait_seconds += NowSeconds() - begin;

@@ -144,6 +144,7 @@ void Reducer::Reduce(UnitId unit) {
 }
 
 void Reducer::Wait(const Event& event) {
+  const Profiler::Zone zone(state_.ctx.profiler, "reduce wait");
   const double begin = NowSeconds();
   event.Wait();
   wait_seconds_ += NowSeconds() - begin;

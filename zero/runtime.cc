@@ -132,6 +132,11 @@ struct Job {
 Runtime::Runtime(const LaunchOptions& options, int threads,
                  const std::shared_ptr<ThreadGroup>& group, int rank)
     : options_(options), context_(ContextOf(options, threads)) {
+  if (options.profile) {
+    profiler_ = std::make_unique<Profiler>(
+        ProfilerOptions{.rank = rank, .max_trace_events = 1 << 16});
+    context_.profiler = profiler_.get();
+  }
   comm_ = MakeThreadCommunicator(group, rank,
                                  context_.device_arena().shared_from_this());
   store_ =

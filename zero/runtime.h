@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "terrace/core/context.h"
+#include "terrace/core/profiler.h"
 #include "terrace/zero/comm.h"
 #include "terrace/zero/config/config.h"
 #include "terrace/zero/parameter_store.h"
@@ -34,6 +35,8 @@ struct LaunchOptions {
   // For benchmarks and tests; timeout_s comes from the configuration.
   double communication_delay_s = 0;
   std::function<void(int rank, CollectiveOp op, const Tag& tag)> gate = {};
+  // Zones of waits, updates, boundaries and units in context().profiler.
+  bool profile = false;
   // f64 working values for tests against references (one rank).
   bool f64 = false;
 };
@@ -57,6 +60,7 @@ class Runtime {
  private:
   const LaunchOptions& options_;
   Context context_;
+  std::unique_ptr<Profiler> profiler_;
   std::unique_ptr<Communicator> comm_;
   std::unique_ptr<ParameterStore> store_;
 };

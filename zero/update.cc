@@ -67,6 +67,7 @@ void UpdateParameter(StoreState& state, const ParamLayout& p, int64_t step,
 void UpdateParameters(StoreState& state, const std::vector<bool>& touched,
                       const UpdateScalars& scalars,
                       std::vector<int64_t>& steps) {
+  const Profiler::Zone zone(state.ctx.profiler, "update");
   std::vector<Event> gathered;
   for (size_t u = 0; u < state.units.size(); ++u) {
     UnitState& unit = state.units[u];

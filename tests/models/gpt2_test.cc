@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <string>
 
+#include "terrace/core/profiler.h"
 #include "terrace/models/config.h"
 #include "terrace/tests/support/one_rank.h"
 #include "terrace/tests/support/tensors.h"
@@ -197,18 +200,23 @@ TEST(Gpt2Test, DecodingThroughACacheGivesTheFullForward) {
   });
 }
 
+using ZoneCounts = std::map<std::string, int64_t>;
+
 struct Trained {
+  ZoneCounts zones;  // of rank 0
   std::vector<double> losses;
   NamedValues weights;
 };
 
 // On two ranks, whose samples have dropout of their own.
-Trained TrainSteps(zero::RecomputePolicy policy, int stage) {
+Trained TrainSteps(zero::RecomputePolicy policy, int stage,
+                   bool profile = false) {
   Trained trained;
   zero::LaunchOptions options;
   options.ranks = options.config.world_size = 2;
   options.config.recompute_policy = policy;
   options.config.stage = stage;
+  options.profile = profile;
   RunOneRank(
       [&](zero::Runtime& rt) {
         Gpt2Config config = Tiny();
@@ -220,6 +228,11 @@ Trained TrainSteps(zero::RecomputePolicy policy, int stage) {
           engine.Backward(model.Loss(ctx, ToDevice(ctx, Cycle(2, 12))));
           const double loss = engine.Step()->loss;
           if (rt.rank() == 0) trained.losses.push_back(loss);
+        }
+        EXPECT_EQ(ctx.profiler != nullptr, profile);
+        if (profile && rt.rank() == 0) {
+          for (const ZoneTotal& zone : ctx.profiler->Totals())
+            trained.zones[zone.name] = zone.count;
         }
         NamedValues weights = ReadValues(rt.store());
         if (rt.rank() == 0) trained.weights = std::move(weights);
@@ -239,6 +252,21 @@ TEST(Gpt2Test, RecomputationAndStageChangeNoBitOfTrainingWithDropout) {
     EXPECT_EQ(plain.losses, other.losses) << stage;
     EXPECT_EQ(plain.weights, other.weights) << stage;
   }
+}
+
+TEST(Gpt2Test, ProfilesWaitsUpdatesBoundariesAndUnitsAndChangesNoBit) {
+  const auto policy = zero::RecomputePolicy::kNone;
+  const Trained plain = TrainSteps(policy, 3);
+  const Trained profiled = TrainSteps(policy, 3, /*profile=*/true);
+  EXPECT_EQ(profiled.losses, plain.losses);
+  EXPECT_EQ(profiled.weights, plain.weights);
+  EXPECT_TRUE(plain.zones.empty());
+  ZoneCounts zones = profiled.zones;
+  EXPECT_EQ(zones["boundary"], 3);
+  EXPECT_EQ(zones["update"], 3);
+  EXPECT_EQ(zones["unit forward"], 3 * 2);  // the blocks
+  EXPECT_GT(zones["gather wait"], 0);
+  EXPECT_GT(zones["reduce wait"], 0);
 }
 
 TEST(Gpt2Test, LearnsARepeatedText) {
