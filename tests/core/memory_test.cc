@@ -119,7 +119,7 @@ TEST(ArenaTest, ServesThreadsAtOnce) {
   const auto arena = Arena::Create(Tier::kHost, 1 << 20);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
+    threads.emplace_back([&arena, t] {
       for (int i = 0; i < 500; ++i) {
         const auto a = arena->Allocate(64 + i, MemoryTag::kStaging);
         std::memset(a->data(), t, static_cast<size_t>(a->nbytes()));
