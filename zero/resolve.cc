@@ -1,10 +1,9 @@
 #include "terrace/zero/resolve.h"
 
-#include <regex>
 #include <utility>
 #include <vector>
 
-#include "terrace/core/error.h"
+#include "terrace/zero/name_pattern.h"
 
 namespace terrace::zero {
 
@@ -40,21 +39,16 @@ ParameterGrouping ResolveGroups(const EngineConfig& config) {
     };
     return out;
   }
-  std::vector<std::pair<std::regex, ParameterGroup>> groups;
+  std::vector<std::pair<NamePattern, ParameterGroup>> groups;
   for (const ParameterGroup& group : *config.parameter_groups) {
-    try {
-      groups.emplace_back(std::regex(group.match), group);
-    } catch (const std::regex_error& e) {
-      TERRACE_THROW(ErrorCode::kConfig, "[config] terrace.parameter_groups: '",
-                    group.match, "' must be a regular expression: ", e.what());
-    }
+    groups.emplace_back(NamePattern(group.match), group);
     out.patterns.push_back(group.match);
   }
   out.of = [decay, groups = std::move(groups)](const ParamSpec& spec,
                                                bool* trainable) {
     for (size_t i = 0; i < groups.size(); ++i) {
       const auto& [pattern, group] = groups[i];
-      if (!std::regex_search(spec.name, pattern)) continue;
+      if (!pattern.IsIn(spec.name)) continue;
       if (group.frozen) *trainable = false;
       return ParamGroup{group.weight_decay.value_or(decay), group.lr_scale,
                         static_cast<int>(i)};

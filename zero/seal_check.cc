@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <regex>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "terrace/core/error.h"
 #include "terrace/core/rng.h"
+#include "terrace/zero/name_pattern.h"
 
 namespace terrace::zero {
 namespace {
@@ -177,11 +177,10 @@ void CheckEqual(Communicator& comm, std::string_view what, uint64_t value) {
 
 void CheckGroups(const Layout& layout, std::span<const std::string> patterns) {
   for (size_t i = 0; i < patterns.size(); ++i) {
-    const std::regex pattern(patterns[i]);
-    const bool matches =
-        std::ranges::any_of(layout.params(), [&](const ParamLayout& p) {
-          return std::regex_search(p.spec.name, pattern);
-        });
+    const NamePattern pattern(patterns[i]);
+    const bool matches = std::ranges::any_of(
+        layout.params(),
+        [&](const ParamLayout& p) { return pattern.IsIn(p.spec.name); });
     if (!matches)
       TERRACE_THROW(ErrorCode::kConfig, "[config] terrace.parameter_groups[", i,
                     "].match must be found in the name of a parameter, '",

@@ -1,13 +1,13 @@
 #include "terrace/zero/config/config.h"
 
 #include <algorithm>
-#include <regex>
 #include <utility>
 
 #include "terrace/core/error.h"
 #include "terrace/zero/config/batch_sizes.h"
 #include "terrace/zero/config/key_table.h"
 #include "terrace/zero/config/key_values.h"
+#include "terrace/zero/name_pattern.h"
 
 namespace terrace::zero {
 namespace {
@@ -205,10 +205,9 @@ void ReadGroups(KeyValues& values, EngineConfig& config) {
     ParameterGroup group;
     group.match = values.Text(key("match"));
     try {
-      std::regex pattern(group.match);
-    } catch (const std::regex_error& error) {
-      values.Fail(key("match"), "must be a regular expression, got ",
-                  JsonQuote(group.match), ": ", error.what());
+      (void)NamePattern(group.match);
+    } catch (const Error& error) {
+      values.Fail(key("match"), error.message());
     }
     group.weight_decay = values.OptionalNumber(key("weight_decay"));
     group.lr_scale = values.Number(key("lr_scale"));

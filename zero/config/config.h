@@ -26,7 +26,7 @@
 namespace terrace::zero {
 
 // One entry of terrace.parameter_groups; the first whose `match` is found in a
-// parameter's name (std::regex_search, ECMAScript) decides.
+// parameter's name (zero/name_pattern.h) decides.
 struct ParameterGroup {
   std::string match;
   std::optional<double> weight_decay;  // absent: the optimizer's
