@@ -39,7 +39,9 @@ std::vector<BenchRow> BenchMatMul(const BenchOptions& options) {
     int64_t m, n, k;
   };
   const Context ctx({.threads = options.threads});
-  const double peak = MeasureMatMulRate(ctx);
+  // The better of a reading before and one after: the first may meet cores that
+  // are not awake yet, and every share would be of that.
+  double peak = MeasureMatMulRate(ctx);
   std::vector<BenchRow> rows;
   // The products of a GPT-2 block, and of the byte-level model's.
   for (const Size s :
@@ -55,10 +57,12 @@ std::vector<BenchRow> BenchMatMul(const BenchOptions& options) {
     const double rate = 2.0 * static_cast<double>(s.m * s.n * s.k) / seconds;
     rows.push_back({"matmul",
                     StrCat("f32 M ", s.m, " N ", s.n, " K ", s.k),
-                    {{"seconds", seconds},
-                     {"gflops", rate / 1e9},
-                     {"share_of_large_product", rate / peak}}});
+                    {{"seconds", seconds}, {"gflops", rate / 1e9}}});
   }
+  peak = std::max(peak, MeasureMatMulRate(ctx));
+  for (BenchRow& row : rows)
+    row.numbers.push_back(
+        {"share_of_large_product", row.numbers[1].value * 1e9 / peak});
   return rows;
 }
 

@@ -38,7 +38,7 @@ void PrintHelp() {
       "\nterrace COMMAND --help shows a command's flags.\n"
       "Exit codes: 0 done, 1 internal error, 2 usage or configuration, 3 data "
       "or\ncheckpoint invalid, 4 memory budget, 5 input/output, 6 "
-      "communication, 130 and\n143 after a signal.");
+      "communication, 129, 130\nand 143 after a signal.");
 }
 
 int Run(int argc, char** argv) {

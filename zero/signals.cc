@@ -11,19 +11,23 @@ namespace {
 std::atomic<int> arrived = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 
+constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
+
 extern "C" void TakeNote(int signal) {
   arrived = signal;
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (const int stop : kStops) std::signal(stop, SIG_DFL);
 }
 
 void Handle(int signal) {
   struct sigaction action = {};
+  if (sigaction(signal, nullptr, &action) == 0 && signal == SIGHUP &&
+      action.sa_handler == SIG_IGN)
+    return;
+  action = {};
   action.sa_handler = TakeNote;
   action.sa_flags = SA_RESTART;  // no system call of ours is cut short
   sigemptyset(&action.sa_mask);
-  sigaddset(&action.sa_mask, SIGINT);
-  sigaddset(&action.sa_mask, SIGTERM);
+  for (const int stop : kStops) sigaddset(&action.sa_mask, stop);
   sigaction(signal, &action, nullptr);
 }
 
@@ -31,8 +35,8 @@ void Handle(int signal) {
 
 void InstallStopSignals() {
   arrived = 0;
-  Handle(SIGINT);
-  Handle(SIGTERM);
+  for (const int stop : kStops) Handle(stop);
+  std::signal(SIGPIPE, SIG_IGN);
 }
 
 int StopSignal() noexcept { return arrived; }

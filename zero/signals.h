@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as a request: finish the step, save, end.
+// SIGINT, SIGTERM and SIGHUP as a request: finish the step, save, end.
 //
 //   zero::InstallStopSignals();                    // in main, before Launch
 //   if (zero::StopSignal() != 0) engine.RequestStop();
@@ -8,7 +8,8 @@
 // The handlers only take note. The second signal, of either kind, ends the
 // process at once, as it would have without us: nobody is locked in. Signals
 // belong to the process, so what arrived is the one value here that all ranks
-// share.
+// share. A SIGHUP that is ignored already (nohup) stays so. SIGPIPE is ignored:
+// a reader of the output that goes away does not end a training run.
 #pragma once
 
 namespace terrace::zero {

@@ -228,7 +228,7 @@ TEST_P(SignalTest, FinishesTheStepAndSaves) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, SignalTest,
-                         ::testing::Values(SIGINT, SIGTERM));
+                         ::testing::Values(SIGINT, SIGTERM, SIGHUP));
 
 TEST(CommandsTest, ReadWhatTrainWrote) {
   const std::string folder = MakeRun("commands");
