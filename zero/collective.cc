@@ -34,7 +34,7 @@ bool OwnSliceOrOutside(const void* part, const void* whole, int64_t nbytes,
 
 }  // namespace
 
-Descriptor DescribeGather(CollectiveOp op, Tag tag,
+Descriptor DescribeGather(CollectiveOp op, CollectiveTag tag,
                           std::span<const GatherSegment> segments) {
   Descriptor d;
   d.op = op;
@@ -49,8 +49,9 @@ Descriptor DescribeGather(CollectiveOp op, Tag tag,
   return d;
 }
 
-Descriptor DescribeReduce(Tag tag, std::span<const ReduceSegment> segments,
-                          DType wire, int64_t piece_numel) {
+Descriptor DescribeReduce(CollectiveTag tag,
+                          std::span<const ReduceSegment> segments, DType wire,
+                          int64_t piece_numel) {
   Descriptor d;
   d.op = CollectiveOp::kReduceScatter;
   d.tag = std::move(tag);

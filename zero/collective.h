@@ -19,7 +19,7 @@ namespace terrace::zero {
 struct Descriptor {
   int64_t sequence = 0;
   CollectiveOp op = CollectiveOp::kAllGather;
-  Tag tag;
+  CollectiveTag tag;
   int64_t segments = 0;
   int64_t slice_numel = 0;   // all segments; bytes for a gather or exchange
   int64_t slice_nbytes = 0;  // the same in bytes
@@ -29,10 +29,11 @@ struct Descriptor {
   uint64_t layout = 0;  // hash of every segment's length and dtype
 };
 
-Descriptor DescribeGather(CollectiveOp op, Tag tag,
+Descriptor DescribeGather(CollectiveOp op, CollectiveTag tag,
                           std::span<const GatherSegment> segments);
-Descriptor DescribeReduce(Tag tag, std::span<const ReduceSegment> segments,
-                          DType wire, int64_t piece_numel);
+Descriptor DescribeReduce(CollectiveTag tag,
+                          std::span<const ReduceSegment> segments, DType wire,
+                          int64_t piece_numel);
 
 bool Same(const Descriptor& a, const Descriptor& b);
 

@@ -40,7 +40,7 @@ std::string_view Name(CollectiveOp op);  // "all_gather", "reduce_scatter", ...
 
 // What a collective is about, compared on all ranks. `what` is a short name for
 // messages ("gather h.3", "boundary"); `unit` the unit's id, or -1.
-struct Tag {
+struct CollectiveTag {
   std::string what;
   int32_t unit = -1;
 };
@@ -78,19 +78,20 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  virtual Event AllGather(Tag tag, std::vector<GatherSegment> segments) = 0;
+  virtual Event AllGather(CollectiveTag tag,
+                          std::vector<GatherSegment> segments) = 0;
 
   // `wire` is what is sent: each value is rounded to it once, the own slice
   // too; at size 1 nothing is rounded. piece_numel bounds the elements of one
   // bucket (all slices together); 0 means whole segments. Staging for the wire
   // comes from the arena given at construction.
-  virtual Event ReduceScatterOrdered(Tag tag,
+  virtual Event ReduceScatterOrdered(CollectiveTag tag,
                                      std::vector<ReduceSegment> segments,
                                      DType wire, int64_t piece_numel) = 0;
 
   // Small and of equal length: `all` receives every rank's `mine`, in rank
   // order. Both must stay alive until the event is done.
-  virtual Event Exchange(Tag tag, std::span<const std::byte> mine,
+  virtual Event Exchange(CollectiveTag tag, std::span<const std::byte> mine,
                          std::span<std::byte> all) = 0;
 
   // Ends the group: every wait on every rank throws kAborted naming the first
@@ -110,7 +111,7 @@ struct ThreadGroupOptions {
   // Called in each rank's communication thread when a collective is issued to
   // be executed and all ranks agree on it, before data moves; for tests that
   // decide when collectives complete. May block.
-  std::function<void(int rank, CollectiveOp op, const Tag& tag)> gate;
+  std::function<void(int rank, CollectiveOp op, const CollectiveTag& tag)> gate;
 };
 
 struct FirstFailure {

@@ -224,12 +224,13 @@ class ThreadCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return group_->ranks(); }
 
-  Event AllGather(Tag tag, std::vector<GatherSegment> segments) override {
+  Event AllGather(CollectiveTag tag,
+                  std::vector<GatherSegment> segments) override {
     return Gather(CollectiveOp::kAllGather, std::move(tag),
                   std::move(segments));
   }
 
-  Event Exchange(Tag tag, std::span<const std::byte> mine,
+  Event Exchange(CollectiveTag tag, std::span<const std::byte> mine,
                  std::span<std::byte> all) override {
     const size_t ranks = static_cast<size_t>(size());
     TERRACE_CHECK(all.size() == ranks * mine.size(),
@@ -240,8 +241,9 @@ class ThreadCommunicator final : public Communicator {
         {{mine.data(), all.data(), static_cast<int64_t>(mine.size())}});
   }
 
-  Event ReduceScatterOrdered(Tag tag, std::vector<ReduceSegment> segments,
-                             DType wire, int64_t piece_numel) override {
+  Event ReduceScatterOrdered(CollectiveTag tag,
+                             std::vector<ReduceSegment> segments, DType wire,
+                             int64_t piece_numel) override {
     CheckReduce(segments, wire, piece_numel, rank_, size());
     Descriptor descriptor =
         DescribeReduce(std::move(tag), segments, wire, piece_numel);
@@ -268,7 +270,8 @@ class ThreadCommunicator final : public Communicator {
   }
 
  private:
-  Event Gather(CollectiveOp op, Tag tag, std::vector<GatherSegment> segments) {
+  Event Gather(CollectiveOp op, CollectiveTag tag,
+               std::vector<GatherSegment> segments) {
     CheckGather(segments, rank_, size());
     Post post;
     post.descriptor = DescribeGather(op, std::move(tag), segments);

@@ -22,7 +22,7 @@ namespace {
 double ScalarOf(const Tensor& tensor, const char* what) {
   TERRACE_CHECK(tensor.numel() == 1, "[engine] ", what,
                 " must have one element, got ", tensor.shape());
-  return VisitFloat(tensor.dtype(), "engine", [&]<class T>(terrace::Tag<T>) {
+  return VisitFloat(tensor.dtype(), "engine", [&]<class T>(Tag<T>) {
     return static_cast<double>(*tensor.data<T>());
   });
 }

@@ -34,7 +34,8 @@ struct LaunchOptions {
   EngineConfig config = {};
   // For benchmarks and tests; timeout_s comes from the configuration.
   double communication_delay_s = 0;
-  std::function<void(int rank, CollectiveOp op, const Tag& tag)> gate = {};
+  std::function<void(int rank, CollectiveOp op, const CollectiveTag& tag)>
+      gate = {};
   // Zones of waits, updates, boundaries and units in context().profiler.
   bool profile = false;
   // f64 working values for tests against references (one rank).

@@ -24,7 +24,8 @@ struct RankOptions {
   double timeout_s = 20;  // of the communicator
   double guard_s = 60;    // of the whole run
   double delay_s = 0;
-  std::function<void(int rank, zero::CollectiveOp op, const zero::Tag& tag)>
+  std::function<void(int rank, zero::CollectiveOp op,
+                     const zero::CollectiveTag& tag)>
       gate;
   // One for each rank, where a test looks at the gauges; made when empty.
   std::vector<std::shared_ptr<Arena>> arenas;

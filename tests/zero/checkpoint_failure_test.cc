@@ -273,7 +273,7 @@ TEST(CheckpointFailureTest, AWriteFailureOfOneRankFailsTheSaveOnAll) {
   std::atomic<int> failed = 0;
   LaunchOptions options = OptionsOf(SpecOf(3, 3));
   // When the folder is there and before any rank writes into it.
-  options.gate = [&](int rank, CollectiveOp, const Tag& tag) {
+  options.gate = [&](int rank, CollectiveOp, const CollectiveTag& tag) {
     if (rank != 0 || tag.what != "checkpoint outcome" || !armed) return;
     armed = false;
     fs::create_directories(dir + "/step-2.tmp/rank-1.safetensors/in_the_way");

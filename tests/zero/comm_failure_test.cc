@@ -271,7 +271,7 @@ TEST(CommFailureTest, AfterAFailureEveryWaitThrows) {
 TEST(CommFailureTest, AFailureWaitsForPeersThatRead) {
   constexpr int64_t kNbytes = 8 << 20;
   RankOptions options;
-  options.gate = [](int rank, CollectiveOp, const Tag&) {
+  options.gate = [](int rank, CollectiveOp, const CollectiveTag&) {
     if (rank == 0) return;
     Nap();  // rank 0 is copying by now
     TERRACE_THROW(ErrorCode::kIo, "[test] gate");

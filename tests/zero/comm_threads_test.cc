@@ -28,7 +28,7 @@ TEST(CommThreadsTest, TheGateDecidesWhenACollectiveCompletes) {
   int looked = 0;  // ranks that have seen it closed
   std::vector<std::string> seen[2];
   RankOptions options;
-  options.gate = [&](int rank, CollectiveOp op, const Tag& tag) {
+  options.gate = [&](int rank, CollectiveOp op, const CollectiveTag& tag) {
     std::unique_lock lock(mutex);
     seen[rank].push_back(std::string(Name(op)) + " " + tag.what);
     if (tag.what == "held") changed.wait(lock, [&] { return looked == 2; });

@@ -26,7 +26,7 @@ constexpr auto kPatience = std::chrono::seconds(20);
 class TurnGate {
  public:
   // In the communication thread.
-  void Enter(int rank, const zero::Tag& tag) {
+  void Enter(int rank, const zero::CollectiveTag& tag) {
     if (!tag.what.starts_with("gather h.")) return;
     std::unique_lock lock(mutex_);
     Rank& mine = ranks_[rank];
@@ -86,7 +86,8 @@ Gated Train(const StoreSpec& base, TurnGate* gate, int64_t steps) {
   spec.ranks = kRanks;
   std::atomic<bool> gating = false;
   if (gate != nullptr)
-    spec.gate = [&](int rank, zero::CollectiveOp, const zero::Tag& tag) {
+    spec.gate = [&](int rank, zero::CollectiveOp,
+                    const zero::CollectiveTag& tag) {
       if (gating) gate->Enter(rank, tag);
     };
   RunStore(spec, [&](zero::Runtime& rt) {

@@ -77,7 +77,7 @@ class ReductionGate {
     ranks_[rank] = {};
   }
   // In the communication thread.
-  void Enter(int rank, const zero::Tag& tag) {
+  void Enter(int rank, const zero::CollectiveTag& tag) {
     if (!tag.what.starts_with("reduce h.")) return;
     std::unique_lock lock(mutex_);
     Rank& mine = ranks_[rank];
@@ -135,7 +135,8 @@ std::vector<double> TrainGated(StoreSpec spec, bool gated) {
   gate.SetHolds(spec.overlap);
   spec.ranks = kRanks;
   if (gated)
-    spec.gate = [&](int rank, zero::CollectiveOp, const zero::Tag& tag) {
+    spec.gate = [&](int rank, zero::CollectiveOp,
+                    const zero::CollectiveTag& tag) {
       if (gating) gate.Enter(rank, tag);
     };
   RunStore(spec, [&](zero::Runtime& rt) {

@@ -56,7 +56,8 @@ struct StoreSpec {
   std::vector<zero::ParameterGroup> groups = {};
   int64_t check_replicas_every = 0;
   double timeout_s = 60;
-  std::function<void(int rank, zero::CollectiveOp op, const zero::Tag& tag)>
+  std::function<void(int rank, zero::CollectiveOp op,
+                     const zero::CollectiveTag& tag)>
       gate = {};
 
   std::string ToString() const {
