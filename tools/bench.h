@@ -27,6 +27,8 @@ struct BenchOptions {
   int rounds = 5;
 };
 
+// The limits of this machine, by one thread and by all (machine_limits.h).
+std::vector<BenchRow> BenchCard(const BenchOptions& options);
 std::vector<BenchRow> BenchMatMul(const BenchOptions& options);
 // Case B148: AdamW over 16 M parameters against the copy bandwidth measured in
 // the same process.

@@ -18,11 +18,16 @@ struct Entry {
   std::vector<BenchRow> (*run)(const BenchOptions&);
 };
 constexpr Entry kBenches[] = {
-    {"matmul", BenchMatMul},
-    {"adamw", BenchAdamW},
-    {"overlap", BenchOverlap},
-    {"step", BenchStep},
+    {"card", BenchCard},       {"matmul", BenchMatMul}, {"adamw", BenchAdamW},
+    {"overlap", BenchOverlap}, {"step", BenchStep},
 };
+
+std::string Names() {
+  std::string names;
+  for (const Entry& bench : kBenches)
+    names += StrCat(names.empty() ? "" : ", ", bench.name);
+  return names;
+}
 
 void PrintRow(const BenchRow& row) {
   std::printf("%-8s %s\n", row.bench.c_str(), row.what.c_str());
@@ -60,7 +65,7 @@ std::vector<Entry> Chosen(const std::string& name) {
   if (name.empty()) return {std::begin(kBenches), std::end(kBenches)};
   const std::string nearest = NearestName(name, names);
   TERRACE_THROW(ErrorCode::kUsage, "[bench] there is no benchmark ", name,
-                ", valid are matmul, adamw, overlap, step",
+                ", valid are ", Names(),
                 nearest.empty() ? "" : "; did you mean " + nearest + "?");
 }
 
@@ -71,8 +76,7 @@ int Bench(const Args& args) {
   int64_t threads = 0, rounds = 5;
   bool json = false;
   Flags flags("bench",
-              "Measures this machine and this build: matmul, adamw, overlap, "
-              "step.");
+              "Measures this machine and this build: " + Names() + ".");
   flags.Positional("name", &name, "one of them; without: all");
   flags.Int("--threads", &threads, "T", "compute threads; 0: all cores");
   flags.Int("--rounds", &rounds, "N", "of which the median counts");

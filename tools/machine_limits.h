@@ -1,0 +1,37 @@
+// The limits of this machine that benchmarks are measured against.
+//
+//   FMA peak        independent multiply-adds in registers, fp32
+//   bf16 dot peak   the same with AVX512_BF16's dot products (VDPBF16PS)
+//   RMW bandwidth   a *= s over memory: 8 bytes a float and, unlike a copy, no
+//                   hidden read of the line that a store misses
+//
+// Each is the best of several rounds on all threads of the context's pool,
+// whose calls they are. Memory is in huge pages where the system gives them on
+// request: what the machine can do, not what an allocator makes of it.
+//
+// Source: McCalpin, STREAM; the peaks as in likwid-bench.
+#pragma once
+
+#include <cstdint>
+
+#include "terrace/core/context.h"
+
+namespace terrace::tools {
+
+// Operations per second, two for a multiply-add.
+double MeasureFmaPeak(const Context& ctx);
+
+// Operations per second, four for each 32-bit lane of a dot product of pairs;
+// 0 where the processor has no such instruction.
+double MeasureBf16DotPeak(const Context& ctx);
+
+// Bytes read and written per second over `nbytes` of floats, which should be
+// several times what the caches hold.
+double MeasureRmwBandwidth(const Context& ctx,
+                           int64_t nbytes = int64_t{512} << 20);
+
+// Seconds that all threads take to touch `nbytes` of fresh memory for the first
+// time, with the pages that an allocation gets by itself.
+double MeasurePageFaults(const Context& ctx, int64_t nbytes);
+
+}  // namespace terrace::tools
