@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "terrace/tests/support/targets.h"
 #include "terrace/tests/support/tensors.h"
 #include "terrace/tests/support/values.h"
 
@@ -12,6 +13,7 @@ namespace {
 using kernels::SumTo;
 using support::Doubles;
 using support::ErrorOf;
+using support::ForEachTarget;
 using support::kFloatTypes;
 using support::Random;
 using support::RelativeError;
@@ -113,6 +115,44 @@ TEST(SumToTest, ThreadsDoNotEnter) {
     SumTo(two, x.view(), b.mut(), false);
     EXPECT_TRUE(SameBits(a, b)) << shape;
   }
+}
+
+// The definition of a column's sum, element by element: floats within a chunk
+// of 256 rows, doubles over chunks.
+template <class T>
+std::vector<double> ChunkedColumnSums(const Tensor& x) {
+  const int64_t rows = x.dim(0), columns = x.dim(1);
+  std::vector<double> sums(static_cast<size_t>(columns));
+  for (int64_t c = 0; c < columns; ++c)
+    for (int64_t begin = 0; begin < rows; begin += 256) {
+      Accumulator<T> chunk = 0;
+      for (int64_t r = begin; r < std::min(begin + 256, rows); ++r)
+        chunk += static_cast<Accumulator<T>>(
+            x.data<T>()[r * x.strides()[0] + c * x.strides()[1]]);
+      sums[static_cast<size_t>(c)] += static_cast<double>(chunk);
+    }
+  return sums;
+}
+
+TEST(SumToTest, ColumnsHaveTheBitsOfTheirDefinitionOnEveryInstructionSet) {
+  const Context ctx({.threads = 2});
+  const auto check = [&]<class T>(Tag<T>, const Tensor& x) {
+    const std::vector<double> want = ChunkedColumnSums<T>(x);
+    ForEachTarget([&] {
+      const Tensor out = ctx.Empty({x.dim(1)}, DType::kF64);
+      SumTo(ctx, x.view(), out.mut(), false);
+      EXPECT_EQ(Doubles(out.view()), want) << x.dtype() << x.shape();
+    });
+  };
+  for (const DType dtype : kFloatTypes)
+    VisitFloat(dtype, "test", [&]<class T>(Tag<T> tag) {
+      for (const Shape& shape : {Shape{1, 33}, Shape{9, 40}, Shape{257, 150},
+                                 Shape{1300, 67}, Shape{5, 9000}})
+        check(tag, Random(ctx, shape, dtype, 6));
+      // Rows apart, and columns that are not neighbours.
+      check(tag, Random(ctx, {300, 80}, dtype, 7).Slice(1, 3, 60));
+      check(tag, Random(ctx, {70, 300}, dtype, 8).Transpose(0, 1));
+    });
 }
 
 // A sum of 2^24 equal floats in one accumulator would be off by percents; in
