@@ -30,8 +30,12 @@ struct BenchOptions {
 // The limits of this machine, by one thread and by all (machine_limits.h).
 std::vector<BenchRow> BenchCard(const BenchOptions& options);
 std::vector<BenchRow> BenchMatMul(const BenchOptions& options);
-// Case B148: AdamW over 16 M parameters against the copy bandwidth measured in
-// the same process.
+// Bytes per time over the read-modify-write bandwidth, in turn with it: layer
+// norm and column sums; GELU in both forms, SiLU and addition; softmax; AdamW
+// (case B148, with the share of a copy) and the norm before it.
+std::vector<BenchRow> BenchNorm(const BenchOptions& options);
+std::vector<BenchRow> BenchGelu(const BenchOptions& options);
+std::vector<BenchRow> BenchSoftmax(const BenchOptions& options);
 std::vector<BenchRow> BenchAdamW(const BenchOptions& options);
 // Case B150: 5 ms added to each collective, 2 ranks, 8 layers, overlap on and
 // off, against max(compute, communication).

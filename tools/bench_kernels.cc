@@ -1,11 +1,9 @@
 #include <algorithm>
-#include <cstring>
 
 #include "terrace/core/context.h"
 #include "terrace/core/error.h"
 #include "terrace/core/profiler.h"
 #include "terrace/kernels/matmul.h"
-#include "terrace/kernels/optimizer_update.h"
 #include "terrace/models/metrics.h"
 #include "terrace/tools/bench.h"
 #include "terrace/tools/machine.h"
@@ -64,35 +62,6 @@ std::vector<BenchRow> BenchMatMul(const BenchOptions& options) {
     row.numbers.push_back(
         {"share_of_large_product", row.numbers[1].value * 1e9 / peak});
   return rows;
-}
-
-std::vector<BenchRow> BenchAdamW(const BenchOptions& options) {
-  constexpr int64_t kParameters = int64_t{16} << 20;
-  const Context ctx({.threads = options.threads});
-  double copy = MeasureCopyBandwidth(ctx);
-  const Tensor w = Filled(ctx, 1, kParameters, 0.1f);
-  const Tensor m = Filled(ctx, 1, kParameters, 0);
-  const Tensor v = Filled(ctx, 1, kParameters, 0);
-  const Tensor g = Filled(ctx, 1, kParameters, 1e-3f);
-  kernels::UpdateWindow window;
-  window.numel = kParameters;
-  window.master = w.raw();
-  window.first = m.raw();
-  window.second = v.raw();
-  window.grad = g.raw();
-  kernels::AdamParams params;
-  params.weight_decay = 0.01;
-  const double seconds = MedianSeconds(
-      options.rounds, [&] { kernels::AdamUpdate(ctx, window, params); });
-  copy = std::max(copy, MeasureCopyBandwidth(ctx));
-  const double rate =
-      static_cast<double>(kernels::UpdateWindowNbytes(window)) / seconds;
-  return {{"adamw",
-           "B148: 16 M f32 parameters",
-           {{"seconds", seconds},
-            {"gbytes_per_s", rate / 1e9},
-            {"copy_gbytes_per_s", copy / 1e9},
-            {"share_of_copy", rate / copy}}}};
 }
 
 }  // namespace terrace::tools

@@ -18,7 +18,8 @@ struct Entry {
   std::vector<BenchRow> (*run)(const BenchOptions&);
 };
 constexpr Entry kBenches[] = {
-    {"card", BenchCard},       {"matmul", BenchMatMul}, {"adamw", BenchAdamW},
+    {"card", BenchCard},       {"matmul", BenchMatMul},   {"norm", BenchNorm},
+    {"gelu", BenchGelu},       {"softmax", BenchSoftmax}, {"adamw", BenchAdamW},
     {"overlap", BenchOverlap}, {"step", BenchStep},
 };
 
