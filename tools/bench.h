@@ -5,6 +5,7 @@
 // ratio, never a time.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,14 @@ struct BenchRow {
 struct BenchOptions {
   int threads = 1;
   int rounds = 5;
+
+  // Of the rows that train GPT-2: "" and 0 leave it to the row.
+  std::string preset, dtype, recompute;
+  int64_t batch = 0, sequence = 0, layers = 0, width = 0, vocab = 0;
+  int64_t steps = 0;  // timed ones, of a round
+  double clip = 0;
+  std::vector<std::string> peers = {};  // commands, see bench_peer.h
+  std::string save_init = {};           // a folder, see bench_init.h
 };
 
 // The limits of this machine, by one thread and by all (machine_limits.h).
@@ -42,5 +51,7 @@ std::vector<BenchRow> BenchAdamW(const BenchOptions& options);
 std::vector<BenchRow> BenchOverlap(const BenchOptions& options);
 // Training steps of a small GPT at ZeRO stages 0 to 3 on two ranks.
 std::vector<BenchRow> BenchStep(const BenchOptions& options);
+// Steps of GPT-2 124M against the floor of bench_floor.h and against peers.
+std::vector<BenchRow> BenchTrain(const BenchOptions& options);
 
 }  // namespace terrace::tools

@@ -16,12 +16,22 @@ namespace {
 struct Entry {
   const char* name;
   std::vector<BenchRow> (*run)(const BenchOptions&);
+  bool only_by_name = false;  // takes minutes
 };
+// One a line:
+// clang-format off
 constexpr Entry kBenches[] = {
-    {"card", BenchCard},       {"matmul", BenchMatMul},   {"norm", BenchNorm},
-    {"gelu", BenchGelu},       {"softmax", BenchSoftmax}, {"adamw", BenchAdamW},
-    {"overlap", BenchOverlap}, {"step", BenchStep},
+    {"card", BenchCard},
+    {"matmul", BenchMatMul},
+    {"norm", BenchNorm},
+    {"gelu", BenchGelu},
+    {"softmax", BenchSoftmax},
+    {"adamw", BenchAdamW},
+    {"overlap", BenchOverlap},
+    {"step", BenchStep},
+    {"train", BenchTrain, true},
 };
+// clang-format on
 
 std::string Names() {
   std::string names;
@@ -49,7 +59,7 @@ std::string ToJson(const std::vector<Fact>& machine,
     json.BeginObject();
     json.Field("bench", row.bench).Field("what", row.what);
     for (const BenchNumber& number : row.numbers)
-      json.Key(number.name).Double(number.value, 6);
+      json.Key(number.name).Double(number.value, 9);
     json.EndObject();
   }
   json.EndArray();
@@ -59,11 +69,13 @@ std::string ToJson(const std::vector<Fact>& machine,
 
 std::vector<Entry> Chosen(const std::string& name) {
   std::vector<std::string> names;
+  std::vector<Entry> unnamed;
   for (const Entry& bench : kBenches) {
     if (name == bench.name) return {bench};
     names.emplace_back(bench.name);
+    if (!bench.only_by_name) unnamed.push_back(bench);
   }
-  if (name.empty()) return {std::begin(kBenches), std::end(kBenches)};
+  if (name.empty()) return unnamed;
   const std::string nearest = NearestName(name, names);
   TERRACE_THROW(ErrorCode::kUsage, "[bench] there is no benchmark ", name,
                 ", valid are ", Names(),
@@ -74,21 +86,36 @@ std::vector<Entry> Chosen(const std::string& name) {
 
 int Bench(const Args& args) {
   std::string name;
-  int64_t threads = 0, rounds = 5;
+  BenchOptions options;
+  int64_t threads = 0, rounds = options.rounds;
   bool json = false;
   Flags flags("bench",
               "Measures this machine and this build: " + Names() + ".");
-  flags.Positional("name", &name, "one of them; without: all");
+  flags.Positional("name", &name, "one of them; without: those of seconds");
   flags.Int("--threads", &threads, "T", "compute threads; 0: all cores");
-  flags.Int("--rounds", &rounds, "N", "of which the median counts");
+  flags.Int("--rounds", &rounds, "N",
+            "of which the median counts; pairs with a peer");
   flags.Switch("--json", &json, "JSON instead of a table");
+  flags.Text("--preset", &options.preset, "NAME", "GPT-2's size: gpt2-medium");
+  flags.Int("--layers", &options.layers, "N", "of the model; 0: the preset's");
+  flags.Int("--width", &options.width, "C", "of the model, 64 a head");
+  flags.Int("--vocab", &options.vocab, "V", "of the model");
+  flags.Int("--batch", &options.batch, "B", "samples of a step");
+  flags.Int("--sequence", &options.sequence, "T", "tokens of a sample");
+  flags.Text("--dtype", &options.dtype, "f32|bf16", "of the computation");
+  flags.Text("--recompute", &options.recompute, "none|block", "in backward");
+  flags.Int("--steps", &options.steps, "N", "timed steps of a round");
+  flags.Number("--clip", &options.clip, "X", "gradient clipping; 0: off");
+  flags.List("--peer", &options.peers, "CMD",
+             "a command to train beside ours; may be repeated");
+  flags.Text("--save-init", &options.save_init, "DIR",
+             "keep the weights and tokens that peers start from");
   if (!flags.Parse(args)) return 0;
   if (threads < 0 || rounds < 1)
     TERRACE_THROW(ErrorCode::kUsage,
                   "[bench] --threads must be at least 0 and --rounds at least "
                   "1, got ",
                   threads, " and ", rounds);
-  BenchOptions options;
   options.threads =
       threads > 0 ? static_cast<int>(threads) : zero::DefaultThreads(1);
   options.rounds = static_cast<int>(rounds);

@@ -28,7 +28,7 @@ double MeasureBf16DotPeak(const Context& ctx);
 // Bytes read and written per second over `nbytes` of floats, which should be
 // several times what the caches hold.
 double MeasureRmwBandwidth(const Context& ctx,
-                           int64_t nbytes = int64_t{512} << 20);
+                           int64_t nbytes = int64_t{256} << 20);
 
 // Seconds that all threads take to touch `nbytes` of fresh memory for the first
 // time, with the pages that an allocation gets by itself.

@@ -3,19 +3,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
-#include "terrace/core/error.h"
+#include "terrace/core/safetensors.h"
 #include "terrace/tests/tools/terrace_process.h"
 #include "terrace/zero/config/json_source.h"
 
 namespace terrace {
 namespace {
 
+using testing::FreshFolder;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Outcome;
 using testing::RunTerrace;
+using testing::WriteText;
 using zero::JsonNode;
 
 // The rows of `bench NAME MORE... --json`.
@@ -54,6 +61,154 @@ TEST(BenchTest, CardMeasuresTheLimitsOfTheMachine) {
          {"fma_gflops", "rmw_gbytes_per_s", "copy_gbytes_per_s"})
       EXPECT_GT(Number(rows[i], name), 0);
   EXPECT_GT(Number(rows[2], "write_gbytes_per_s"), 0);
+}
+
+// A model that takes milliseconds.
+std::vector<std::string> Tiny(const std::string& row,
+                              const std::vector<std::string>& more) {
+  std::vector<std::string> args = {
+      row,   "--layers", "2", "--width",    "64", "--vocab",
+      "101", "--batch",  "2", "--sequence", "16", "--steps",
+      "2",   "--rounds", "2", "--threads",  "2"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+TEST(BenchTest, TrainComparesStepsWithTheirFloor) {
+  const std::vector<JsonNode> rows = Rows(Tiny("train", {}));
+  ASSERT_EQ(rows.size(), 4u);  // both dtypes, without and with recomputation
+  for (const JsonNode& row : rows) {
+    EXPECT_GT(Number(row, "step_over_floor"), 0);
+    EXPECT_GT(Number(row, "update_over_bytes"), 0);
+    EXPECT_NEAR(Number(row, "floor_s"),
+                Number(row, "floor_blocks_s") + Number(row, "floor_head_s") +
+                    Number(row, "floor_attention_s") +
+                    Number(row, "floor_adam_s") + Number(row, "floor_bytes_s"),
+                1e-7 * Number(row, "floor_s"));
+    // Of uniform tokens: about ln 101.
+    EXPECT_NEAR(Number(row, "loss_1"), std::log(101.0), 0.1);
+  }
+  // Recomputation changes no bit, bf16 little.
+  EXPECT_EQ(Number(rows[0], "loss_3"), Number(rows[1], "loss_3"));
+  EXPECT_NEAR(Number(rows[0], "loss_3"), Number(rows[2], "loss_3"), 0.02);
+}
+
+// A peer that prints these losses, and checks what it is given.
+std::string FakePeer(const std::string& folder, const std::string& losses) {
+  const std::string path = folder + "/peer.sh";
+  WriteText(path, R"(#!/bin/sh
+[ "$1" = --mode ] && [ "$2" = "$TERRACE_BENCH_INIT" ] || exit 11
+[ -z "$OPENBLAS_NUM_THREADS$OMP_WAIT_POLICY" ] || exit 12
+[ "$OMP_NUM_THREADS" = 2 ] && [ -n "$TERRACE_BENCH_STARTED" ] || exit 13
+for file in workload.json config.json init.safetensors tokens.safetensors; do
+  [ -s "$2/$file" ] || exit 14
+done
+echo "some words before"
+echo '{"name": "fake", "losses": [)" +
+                      losses +
+                      R"(], "step_s": [0.5, 0.25, 0.125],
+                      "peak_rss_bytes": 1048576, "startup_s": 1.5}' | tr -d '\n'
+echo
+)");
+  return "sh " + path + " --mode";
+}
+
+TEST(BenchTest, PeersThatAgreeGetARatio) {
+  const std::string folder = FreshFolder("peers");
+  const JsonNode alone = Rows(Tiny("train", {"--dtype", "f32"})).at(0);
+  const std::string first = alone.Member("loss_1")->text;
+  const std::string second = alone.Member("loss_2")->text;
+  ASSERT_EQ(setenv("OPENBLAS_NUM_THREADS", "1", 1), 0);
+  const std::string peer = FakePeer(folder, first + ", " + second);
+  const std::vector<JsonNode> rows =
+      Rows(Tiny("train", {"--dtype", "f32", "--peer", peer}));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_THAT(rows[1].Member("what")->text, HasSubstr("against fake"));
+  EXPECT_EQ(Number(rows[1], "pairs"), 2);
+  EXPECT_LT(Number(rows[1], "loss_difference"), 1e-8);
+  EXPECT_EQ(Number(rows[1], "peer_step_s"), 0.25);
+  EXPECT_EQ(Number(rows[1], "peer_peak_rss_mib"), 1);
+  EXPECT_EQ(Number(rows[1], "peer_startup_s"), 1.5);
+  EXPECT_LE(Number(rows[1], "ratio_min"), Number(rows[1], "ratio"));
+  EXPECT_GE(Number(rows[1], "ratio_max"), Number(rows[1], "ratio"));
+}
+
+TEST(BenchTest, PeersThatComputeSomethingElseGetNone) {
+  const std::string folder = FreshFolder("wrong_peers");
+  const auto fails = [&](const std::string& peer, const std::string& part) {
+    const Outcome run = RunTerrace([&] {
+      auto args = Tiny("train", {"--dtype", "f32", "--peer", peer});
+      args.insert(args.begin(), "bench");
+      return args;
+    }());
+    EXPECT_EQ(run.code, 3) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(part));
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+    EXPECT_THAT(run.out, Not(HasSubstr("ratio")));
+  };
+  fails(FakePeer(folder, "2.5, 4.6"), "of step 1 it has 2.5 and we 4.6");
+  fails("true", "printed none");
+  fails("exit 7;", "exit code 7");
+  fails("echo '{\"name\": \"x\"}' #", "\"losses\" and \"step_s\"");
+  fails("echo '{\"losses\": [4.6], \"step_s\": \"fast\"}' #", "a number");
+  fails("echo '{nonsense' #", "must parse");
+}
+
+TEST(BenchTest, SavesWhatPeersStartFrom) {
+  const std::string folder = FreshFolder("init");
+  const auto rows = Rows(Tiny("train", {"--dtype", "bf16", "--recompute",
+                                        "none", "--save-init", folder}));
+  const std::string saved = folder + "/gpt2-bf16-B-2-T-16";
+  const JsonNode work = zero::ReadJsonFile(saved + "/workload.json");
+  EXPECT_EQ(work.Member("dtype")->text, "bf16");
+  EXPECT_EQ(work.Member("batch")->integer, 2);
+  EXPECT_EQ(work.Member("threads")->integer, 2);
+  EXPECT_EQ(work.Member("warmup")->integer, 2);
+  EXPECT_EQ(work.Member("steps")->integer, 2);
+  EXPECT_EQ(work.Member("eps")->number, 1e-8);
+  const JsonNode config = zero::ReadJsonFile(saved + "/config.json");
+  EXPECT_EQ(config.Member("n_layer")->integer, 2);
+  const SafetensorsReader init(saved + "/init.safetensors");
+  EXPECT_EQ(init.Entry("wte.weight").shape, (std::vector<int64_t>{101, 64}));
+  EXPECT_EQ(init.Entry("h.1.attn.c_attn.weight").shape,
+            (std::vector<int64_t>{192, 64}));
+  EXPECT_EQ(init.Entry("wte.weight").dtype, DType::kF32);
+  EXPECT_EQ(init.entries().size(), 2 + 2 * 12 + 2u);
+  const SafetensorsReader tokens(saved + "/tokens.safetensors");
+  const std::vector<int64_t> shape = {4, 2, 16};
+  EXPECT_EQ(tokens.Entry("input_ids").shape, shape);
+  // Labels are the inputs one position on.
+  std::vector<int32_t> ids(16), labels(16);
+  std::memcpy(ids.data(), tokens.Data("input_ids").data(), 64);
+  std::memcpy(labels.data(), tokens.Data("labels").data(), 64);
+  EXPECT_TRUE(std::equal(ids.begin() + 1, ids.end(), labels.begin()));
+}
+
+TEST(BenchTest, BadFlagsGetOneError) {
+  struct Bad {
+    std::vector<std::string> flags;
+    const char* part;
+  };
+  for (const Bad& bad :
+       std::vector<Bad>{{{"train", "--dtype", "f16"}, "f32 or bf16"},
+                        {{"train", "--recompute", "all"}, "none or block"},
+                        {{"train", "--width", "65"}, "multiple of 64"},
+                        {{"train", "--batch", "-1"}, "--batch"},
+                        {{"train", "--clip", "-1"}, "--clip"},
+                        {{"train", "--preset", "gpt3"}, "gpt2-medium"},
+                        {{"trains"}, "did you mean train?"}}) {
+    std::vector<std::string> args = bad.flags;
+    args.insert(args.begin(), "bench");
+    const Outcome run = RunTerrace(args);
+    EXPECT_NE(run.code, 0);
+    EXPECT_THAT(run.err, HasSubstr(bad.part));
+  }
+  std::vector<std::string> args =
+      Tiny("train", {"--save-init", "/proc/none", "--dtype", "f32"});
+  args.insert(args.begin(), "bench");
+  const Outcome run = RunTerrace(args);
+  EXPECT_EQ(run.code, 5) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("/proc/none"));
 }
 
 }  // namespace

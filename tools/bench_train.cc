@@ -1,0 +1,234 @@
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "terrace/core/context.h"
+#include "terrace/core/error.h"
+#include "terrace/models/metrics.h"
+#include "terrace/tools/bench.h"
+#include "terrace/tools/bench_floor.h"
+#include "terrace/tools/bench_init.h"
+#include "terrace/tools/bench_peer.h"
+#include "terrace/tools/bench_workload.h"
+#include "terrace/tools/machine_limits.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr int kWarmup = 2;     // steps that are not timed
+constexpr int64_t kSteps = 5;  // of a round
+constexpr int kShownLosses = 3;
+
+double Tolerance(const Workload& w) {
+  return w.dtype == DType::kBF16 ? 1e-2 : 1e-4;
+}
+
+// The folder that peers start from: --save-init's, or one that goes again.
+class InitFolder {
+ public:
+  InitFolder(const BenchOptions& options, const Workload& w) {
+    if (!options.save_init.empty()) {
+      std::string name = w.Name();
+      std::ranges::replace(name, ' ', '-');
+      path_ = options.save_init + "/" + name;
+    } else if (!options.peers.empty()) {
+      std::string name =
+          std::filesystem::temp_directory_path().string() + "/terrace.XXXXXX";
+      if (mkdtemp(name.data()) == nullptr)
+        TERRACE_THROW(ErrorCode::kIo, "[bench] cannot make the folder ", name,
+                      ": ", std::strerror(errno));
+      path_ = name;
+      passing_ = true;
+    }
+  }
+  ~InitFolder() {
+    std::error_code none;
+    if (passing_) std::filesystem::remove_all(path_, none);
+  }
+  InitFolder(const InitFolder&) = delete;
+  InitFolder& operator=(const InitFolder&) = delete;
+
+  const std::string& path() const { return path_; }  // "": none
+
+ private:
+  std::string path_;
+  bool passing_ = false;
+};
+
+// One number a round or step of each.
+struct Series {
+  std::vector<double> step_s, update_s, blocks_s, head_s, losses;
+  struct Peer {
+    PeerResult last;
+    double loss_difference = 0;
+    std::vector<double> step_s, ratios, startup_s, rss;
+  };
+  std::vector<double> rounds_s;  // medians of rounds
+  std::vector<Peer> peers;
+};
+
+void TakePeers(const BenchOptions& options, const Workload& w,
+               const std::string& folder, Series& series) {
+  series.peers.resize(options.peers.size());
+  for (size_t i = 0; i < options.peers.size(); ++i) {
+    Series::Peer& peer = series.peers[i];
+    peer.last = RunPeer(options.peers[i], folder, w.threads);
+    peer.loss_difference =
+        std::max(peer.loss_difference,
+                 CompareLosses(peer.last, series.losses, Tolerance(w)));
+    peer.step_s.push_back(peer.last.step_s);
+    peer.ratios.push_back(series.rounds_s.back() / peer.last.step_s);
+    peer.startup_s.push_back(peer.last.startup_s);
+    peer.rss.push_back(peer.last.peak_rss_nbytes);
+  }
+}
+
+// Ours, the products alone, ours, ...; then each peer; and again.
+Series Measure(const BenchOptions& options, const Workload& w,
+               const Context& ctx) {
+  const int64_t steps = options.steps > 0 ? options.steps : kSteps;
+  const InitFolder folder(options, w);
+  Series series;
+  SteppedRun run(w, [&](zero::Engine& engine) {
+    if (!folder.path().empty())
+      WriteInit(folder.path(), w, kWarmup, steps, engine.store());
+  });
+  StepProducts products(ctx, w);
+  const auto step = [&] {
+    const SteppedRun::Step taken = run.Run();
+    series.losses.push_back(taken.loss);
+    return taken;
+  };
+  for (int i = 0; i < kWarmup; ++i) step();
+  products.Run();
+  const int rounds = options.peers.empty() ? 1 : options.rounds;
+  for (int round = 0; round < rounds; ++round) {
+    // After a peer the caches are its own.
+    if (round > 0) step();
+    std::vector<double> own_s;
+    for (int64_t i = 0; i < steps; ++i) {
+      const SteppedRun::Step taken = step();
+      own_s.push_back(taken.seconds);
+      series.update_s.push_back(taken.update_s);
+      const StepProducts::Seconds alone = products.Run();
+      series.blocks_s.push_back(alone.blocks);
+      series.head_s.push_back(alone.head);
+    }
+    series.step_s.insert(series.step_s.end(), own_s.begin(), own_s.end());
+    series.rounds_s.push_back(models::Median(std::move(own_s)));
+    TakePeers(options, w, folder.path(), series);
+  }
+  return series;
+}
+
+BenchRow OwnRow(const Workload& w, const Series& series, double rmw,
+                double peak) {
+  const double parameters = static_cast<double>(w.model.ParameterCount());
+  const double step_s = models::Median(series.step_s);
+  const double update_s = models::Median(series.update_s);
+  const double blocks_s = models::Median(series.blocks_s);
+  const double head_s = models::Median(series.head_s);
+  const double products_s = blocks_s + head_s;
+  const double rate = ProductFlops(w) / products_s;
+  const double attention_s = AttentionFlops(w) / rate;
+  const double adam_s = kAdamBytes * parameters / rmw;
+  const double bytes_s = OtherBytes(w) / rmw;
+  const double floor_s = products_s + attention_s + adam_s + bytes_s;
+  const auto [least, most] = std::ranges::minmax(series.step_s);
+  BenchRow row{"train",
+               w.Name(),
+               {{"step_s", step_s},
+                {"step_min_s", least},
+                {"step_max_s", most},
+                {"tokens_per_s", static_cast<double>(w.tokens()) / step_s},
+                {"update_s", update_s},
+                {"update_over_bytes", update_s / adam_s},
+                {"floor_s", floor_s},
+                {"floor_blocks_s", blocks_s},
+                {"floor_head_s", head_s},
+                {"floor_attention_s", attention_s},
+                {"floor_adam_s", adam_s},
+                {"floor_bytes_s", bytes_s},
+                {"products_gflops", rate / 1e9},
+                {"products_share_of_peak", rate / peak},
+                {"rmw_gbytes_per_s", rmw / 1e9},
+                {"step_over_floor", step_s / floor_s}}};
+  for (size_t i = 0; i < kShownLosses && i < series.losses.size(); ++i)
+    row.numbers.push_back({StrCat("loss_", i + 1), series.losses[i]});
+  return row;
+}
+
+BenchRow PeerRow(const Workload& w, const Series& series,
+                 const Series::Peer& peer) {
+  const auto [least, most] = std::ranges::minmax(peer.ratios);
+  BenchRow row{"train",
+               w.Name() + " against " + peer.last.name,
+               {{"pairs", static_cast<double>(peer.ratios.size())},
+                {"loss_difference", peer.loss_difference},
+                {"step_s", models::Median(series.rounds_s)},
+                {"peer_step_s", models::Median(peer.step_s)},
+                {"ratio", models::Median(peer.ratios)},
+                {"ratio_min", least},
+                {"ratio_max", most}}};
+  if (peer.last.peak_rss_nbytes > 0)
+    row.numbers.push_back(
+        {"peer_peak_rss_mib", models::Median(peer.rss) / (1 << 20)});
+  if (peer.last.startup_s > 0)
+    row.numbers.push_back({"peer_startup_s", models::Median(peer.startup_s)});
+  return row;
+}
+
+std::vector<Workload> Workloads(const BenchOptions& options) {
+  std::vector<Workload> all;
+  for (const auto& [batch, sequence] : {std::pair{4, 64}, std::pair{1, 1024}}) {
+    // One that the options set is not gone through.
+    if ((options.batch > 0 || options.sequence > 0) && batch != 4) continue;
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      if (!options.dtype.empty() && dtype != DType::kF32) continue;
+      for (const bool recompute : {false, true}) {
+        // Peers keep all their activations.
+        if (recompute && (!options.recompute.empty() || !options.peers.empty()))
+          continue;
+        Workload w{.batch = batch,
+                   .sequence = sequence,
+                   .dtype = dtype,
+                   .recompute = recompute,
+                   .threads = options.threads};
+        all.push_back(ReadWorkload(options, std::move(w)));
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<BenchRow> BenchTrain(const BenchOptions& options) {
+  const Context ctx({.threads = options.threads});
+  // Before and after: the better of the two is nearer to the limit.
+  double rmw = 0, fma = 0, dot = 0;
+  const auto limits = [&] {
+    rmw = std::max(rmw, MeasureRmwBandwidth(ctx));
+    fma = std::max(fma, MeasureFmaPeak(ctx));
+    dot = std::max(dot, MeasureBf16DotPeak(ctx));
+  };
+  const std::vector<Workload> workloads = Workloads(options);
+  std::vector<Series> all;
+  limits();
+  for (const Workload& w : workloads) all.push_back(Measure(options, w, ctx));
+  limits();
+  std::vector<BenchRow> rows;
+  for (size_t i = 0; i < workloads.size(); ++i) {
+    const Workload& w = workloads[i];
+    const bool dots = w.dtype == DType::kBF16 && dot > 0;
+    rows.push_back(OwnRow(w, all[i], rmw, dots ? dot : fma));
+    for (const Series::Peer& peer : all[i].peers)
+      rows.push_back(PeerRow(w, all[i], peer));
+  }
+  return rows;
+}
+
+}  // namespace terrace::tools
