@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -92,6 +94,7 @@ std::string ToJson(const StepMetrics& m) {
   FloatField(json, "grad_norm_clipped", m.step.grad_norm_clipped);
   json.Field("loss_scale", m.step.loss_scale);
   json.Field("skipped", m.step.skipped);
+  json.Field("skipped_steps", m.skipped_steps);
   json.Field("tokens", static_cast<int64_t>(m.tokens));
   Seconds(json, "samples_per_s", m.samples_per_s);
   Seconds(json, "step_time_s", m.step_time_s);
@@ -121,6 +124,10 @@ StepMetrics StepMeter::End(const zero::StepResult& result) {
   m.step_time_s = NowSeconds() - begin_s_;
   const zero::CommunicationStats after = engine_.communication();
   m.step = result;
+  for (double* field :
+       {&m.step.loss, &m.step.grad_norm, &m.step.grad_norm_clipped})
+    *field = WithoutNanSign(*field);
+  m.skipped_steps = engine_.counters().skipped;
   m.tokens = result.weight;
   m.comm_time_s = after.busy_s - before_.busy_s;
   m.comm_exposed_s = after.exposed_s - before_.exposed_s;
@@ -157,6 +164,14 @@ MetricsFile::MetricsFile(const std::string& path, int64_t keep_until)
     begin = end + 1;
     nbytes_ = static_cast<int64_t>(begin);
   }
+  const std::string_view rest =
+      std::string_view(text).substr(static_cast<size_t>(nbytes_));
+  dropped_ = std::ranges::count(rest, '\n');
+  if (dropped_ > 0) {
+    File copy = File::OpenWrite(path + ".dropped");
+    const std::string_view lines = rest.substr(0, rest.rfind('\n') + 1);
+    copy.WriteAt(copy.nbytes(), std::as_bytes(std::span(lines)));
+  }
   file_.Resize(nbytes_);
 }
 
@@ -164,6 +179,10 @@ void MetricsFile::Append(const std::string& line) {
   const std::string text = line + "\n";
   file_.WriteAt(nbytes_, std::as_bytes(std::span(text)));
   nbytes_ += static_cast<int64_t>(text.size());
+}
+
+double WithoutNanSign(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
 
 double Median(std::vector<double> values) {

@@ -26,8 +26,9 @@
 namespace terrace::models {
 
 struct StepMetrics {
-  zero::StepResult step;
-  double tokens = 0;  // of this step: what the loss is a mean over
+  zero::StepResult step;      // no NaN in it has a sign: it prints as "nan"
+  int64_t skipped_steps = 0;  // of the run so far
+  double tokens = 0;          // of this step: what the loss is a mean over
   double samples_per_s = 0;
   double step_time_s = 0;
   double comm_time_s = 0;     // the communication thread at work
@@ -65,15 +66,21 @@ class StepMeter {
 class MetricsFile {
  public:
   // Of what the file holds already, whole lines up to step `keep_until` stay:
-  // a resumed run writes the steps after its checkpoint again.
+  // a resumed run writes the steps after its checkpoint again. What goes is
+  // appended to PATH.dropped.
   MetricsFile(const std::string& path, int64_t keep_until);
   void Append(const std::string& line);
+  int64_t dropped() const { return dropped_; }  // lines
   const std::string& path() const { return file_.path(); }
 
  private:
   File file_;
   int64_t nbytes_ = 0;
+  int64_t dropped_ = 0;
 };
+
+// A NaN without its sign, which printf would show.
+double WithoutNanSign(double value);
 
 // The middle value; of an even number of values, the mean of the two.
 double Median(std::vector<double> values);

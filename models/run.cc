@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "terrace/core/error.h"
@@ -11,6 +14,7 @@
 #include "terrace/core/json_writer.h"
 #include "terrace/models/generate.h"
 #include "terrace/models/registry.h"
+#include "terrace/models/resume_notices.h"
 #include "terrace/models/saved_model.h"
 #include "terrace/zero/checkpoint_manifest.h"
 #include "terrace/zero/effects.h"
@@ -28,6 +32,11 @@ std::string AbsolutePath(const std::string& path) {
   std::error_code error;
   const fs::path absolute = fs::absolute(path, error);
   return error ? path : absolute.lexically_normal().string();
+}
+
+// "1 rank", "2 ranks".
+std::string Count(int64_t n, std::string_view what) {
+  return StrCat(n, " ", what, n == 1 ? "" : "s");
 }
 
 bool HoldsRun(const std::string& out) {
@@ -100,7 +109,6 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
     : file_(std::move(file)), request_(std::move(request)) {
   const zero::TrainingConfig& training = file_.training;
   launch_.ranks = training.ranks;
-  launch_.threads = static_cast<int>(training.threads.value_or(0));
   launch_.seed = training.seed;
   launch_.config = file_.ReadEngine(training.ranks);
   if (training.device != zero::RunDevice::kCpu)
@@ -112,6 +120,7 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
                   ": model must be an object or a preset's name, got the "
                   "folder ",
                   file_.model.text);
+  CheckThreads();
   model_ = DescribeModel(file_.model);
   tokenizer_ = MakeTokenizer(file_.data.tokenizer);
   CheckVocabulary(*tokenizer_, model_.vocab_size);
@@ -122,7 +131,7 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
                   "[config] data.sequence_length must be at most the model's "
                   "context of ",
                   model_.context_length, ", got ", sequence_length);
-  CheckOutput();
+  OpenOutput();
   data_ = LoadTextData({.train = file_.data.train,
                         .validation = file_.data.validation,
                         .base = "",
@@ -132,18 +141,49 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
   // Its faults are those of one path, not of a rank.
   if (!request_.resume_from.empty())
     zero::ResolveCheckpoint(CheckpointPath(request_.resume_from));
-  MakeDirectories(out());
   // What a folder allows, only a file in it can tell.
   const std::string probe = StrCat(out(), "/.probe.", ::getpid());
   File::Create(probe).Close();
   ::unlink(probe.c_str());
 }
 
-void TrainingRun::CheckOutput() const {
-  if (request_.resume || !HoldsRun(out())) return;
-  TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
-                " holds a run: go on with it by --resume, choose another "
-                "folder by --out, or remove it");
+// Ranks and threads are threads of this process: beyond the cores they take
+// turns, far beyond them nothing moves.
+void TrainingRun::CheckThreads() {
+  const auto cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+  const int64_t most = std::max<int64_t>(256, 16 * cores);
+  const int64_t ranks = file_.training.ranks;
+  const int64_t threads =
+      file_.training.threads.value_or(std::max<int64_t>(cores / ranks, 1));
+  if (ranks > most || threads > most / ranks)
+    TERRACE_THROW(ErrorCode::kConfig,
+                  "[config] training.ranks x training.threads must be at most ",
+                  most, " on a machine of ", Count(cores, "core"), ", got ",
+                  ranks, " x ", threads);
+  launch_.threads = static_cast<int>(threads);
+  if (ranks * threads > cores)
+    notices_.push_back(
+        StrCat(Count(ranks, "rank"), " x ", Count(threads, "thread"), " on ",
+               Count(cores, "core"), ": they take turns, which costs time"));
+}
+
+void TrainingRun::OpenOutput() {
+  lock_ = std::make_unique<OutputLock>(out());
+  if (!lock_->notice().empty()) notices_.push_back(lock_->notice());
+  if (!request_.resume && HoldsRun(out()))
+    TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
+                  " holds a run: go on with it by --resume, choose another "
+                  "folder by --out, or remove it");
+  // What runs left that were killed: nobody else writes here now.
+  zero::RemoveUnfinished(out() + "/" + kCheckpointFolder);
+  std::error_code none;
+  for (fs::directory_iterator it(out(), none);
+       !none && it != fs::directory_iterator(); it.increment(none)) {
+    const std::string name = it->path().filename();
+    if (name.starts_with(".probe.") ||
+        name.starts_with("config.resolved.json.tmp."))
+      ::unlink(it->path().c_str());
+  }
 }
 
 zero::CheckpointExtras TrainingRun::Extras(
@@ -163,23 +203,41 @@ zero::CheckpointExtras TrainingRun::Extras(
 void TrainingRun::Resume(zero::Engine& engine,
                          const zero::CheckpointExtras& extras,
                          const RunEvents& events) const {
+  const auto notice = [&](const std::string& text) {
+    if (engine.runtime().rank() == 0 && events.on_notice)
+      events.on_notice(text);
+  };
+  const std::string own = out() + "/" + kCheckpointFolder;
   std::string from = CheckpointPath(request_.resume_from);
   if (from.empty()) {
-    from = out() + "/" + kCheckpointFolder;
-    if (zero::ListCheckpoints(from).empty()) return;  // begins anew
+    from = own;
+    if (zero::ListCheckpoints(from).empty()) {
+      notice("there is no checkpoint in " + own + ": the run begins anew");
+      return;
+    }
   }
   const zero::LoadedCheckpoint loaded = zero::LoadCheckpoint(engine, from);
-  if (engine.runtime().rank() != 0 || !events.on_notice) return;
-  for (const std::string& notice : loaded.notices) events.on_notice(notice);
+  for (const std::string& text : loaded.notices) notice(text);
+  for (const std::string& text : ChangedSettings(
+           {loaded.extras.config_resolved_json, loaded.extras.model_json},
+           {extras.config_resolved_json, extras.model_json}))
+    notice(text);
   if (loaded.extras.dataset_fingerprint != extras.dataset_fingerprint)
-    events.on_notice("the text is not that of " + loaded.path +
-                     ": its samples are counted on, in another order");
+    notice("the text is not that of " + loaded.path +
+           ": its samples are counted on, in another order");
   if (loaded.extras.seed != extras.seed)
-    events.on_notice(StrCat("the seed was ", loaded.extras.seed, " and is now ",
-                            extras.seed));
+    notice(StrCat("the seed was ", loaded.extras.seed, " and is now ",
+                  extras.seed));
   if (loaded.extras.numeric_environment != extras.numeric_environment)
-    events.on_notice("another numeric environment than that of " + loaded.path +
-                     ": the run continues within rounding, not bit for bit");
+    notice(StrCat("another numeric environment than that of ", loaded.path,
+                  " (",
+                  ChangedEnvironment(loaded.extras.numeric_environment,
+                                     extras.numeric_environment),
+                  "): the run continues within rounding, not bit for bit"));
+  for (const zero::CheckpointEntry& entry : zero::ListCheckpoints(own))
+    if (entry.iteration > engine.counters().iteration)
+      notice(entry.path +
+             " is of a later step: it stays until the run has passed it");
 }
 
 RunOutcome TrainingRun::Train(zero::Runtime& rt,
@@ -194,11 +252,17 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
   zero::ReportEffects(rt.store(), "deepspeed.", &resolved);
   const zero::CheckpointExtras extras = Extras(rt, resolved);
   if (request_.resume) Resume(engine, extras, events);
+  RunOutcome outcome;
+  outcome.train.iteration = engine.counters().iteration;
   const bool first = rt.rank() == 0;
+  if (first && events.on_start) events.on_start(engine.counters().iteration);
+  outcome.nothing_to_do = outcome.train.iteration >= file_.training.steps;
+  const bool stop = request_.stop_requested && request_.stop_requested();
+  outcome.train.stopped = engine.ReduceMax({stop ? 1.0 : 0.0}).front() > 0;
+  if (outcome.nothing_to_do || outcome.train.stopped) return outcome;
   if (first)
     WriteFileAtomically(out() + "/config.resolved.json",
                         extras.config_resolved_json + "\n");
-  if (first && events.on_start) events.on_start(engine.counters().iteration);
 
   Trainer trainer(engine, *model, data_.train,
                   {.steps = file_.training.steps,
@@ -209,16 +273,20 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
                    .log_all_ranks = request_.log_all_ranks,
                    .extras = extras,
                    .stop_requested = request_.stop_requested});
-  RunOutcome outcome;
   TrainerEvents while_training = events.trainer;
-  while_training.on_checkpoint = [&](const zero::SavedCheckpoint& saved) {
-    if (events.on_notice)
-      for (const std::string& notice : saved.notices) events.on_notice(notice);
-    if (events.trainer.on_checkpoint) events.trainer.on_checkpoint(saved);
-  };
+  while_training.on_notice = events.on_notice;
   outcome.train = trainer.Run(while_training);
-  if (!outcome.train.stopped)
+  if (outcome.train.stopped || !outcome.train.failure.empty()) return outcome;
+  try {
     outcome.sample = WriteSample(engine, *model, *tokenizer_, request_, events);
+  } catch (const Error& error) {
+    // What ranks know of each other is no matter of the sample.
+    if (error.code() == ErrorCode::kCommunication ||
+        error.code() == ErrorCode::kAborted)
+      throw;
+    if (first && events.on_notice)
+      events.on_notice("no sample was written: " + error.message());
+  }
   return outcome;
 }
 

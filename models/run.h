@@ -8,7 +8,8 @@
 // The constructor does everything that needs no ranks and can go wrong: it
 // reads the engine's configuration, model, tokenizer and text, and looks at the
 // output folder. Nothing is written before all of that is right, and nothing of
-// an earlier run is touched unless it is resumed.
+// an earlier run is touched unless it is resumed. As long as the object lives,
+// no other run may have its output folder (output_lock.h).
 //
 //   OUT/config.resolved.json   every value and where it came from
 //   OUT/metrics.jsonl, OUT/evaluation.jsonl, OUT/checkpoint/: see trainer.h
@@ -20,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "terrace/models/output_lock.h"
 #include "terrace/models/sampler.h"
 #include "terrace/models/text_data.h"
 #include "terrace/models/trainer.h"
@@ -47,12 +49,13 @@ struct RunRequest {
   // A text written by the trained model; 0: none.
   int64_t sample_tokens = 0;
   SamplerOptions sampler = {.temperature = 0.8f, .seed = 1};
+  // Asked at the start, and on each rank once a step.
   std::function<bool()> stop_requested = {};
 };
 
 // Callbacks of rank 0.
 struct RunEvents {
-  TrainerEvents trainer = {};
+  TrainerEvents trainer = {};  // its on_notice is that of below
   std::function<void(const std::string&)> on_notice = {};
   // The engine stands, a checkpoint was loaded: from this iteration on.
   std::function<void(int64_t iteration)> on_start = {};
@@ -61,12 +64,14 @@ struct RunEvents {
 struct RunOutcome {
   TrainResult train;
   std::string sample;
+  // The checkpoint is of the last step or beyond: nothing was done or written.
+  bool nothing_to_do = false;
 };
 
 class TrainingRun {
  public:
   // Throws kConfig, kData, or kAlreadyExists for an output folder that holds a
-  // run, kIo for one that cannot be written.
+  // run or that another one writes, kIo for one that cannot be written.
   TrainingRun(zero::RunFile file, RunRequest request);
 
   const zero::LaunchOptions& launch() const { return launch_; }
@@ -74,12 +79,15 @@ class TrainingRun {
   const TextData& data() const { return data_; }
   const ModelFacts& model() const { return model_; }
   const std::string& out() const { return file_.training.out; }
+  // What the user should know before it starts.
+  const std::vector<std::string>& notices() const { return notices_; }
 
   // The rank function; the same outcome on every rank.
   RunOutcome Train(zero::Runtime& rt, const RunEvents& events = {}) const;
 
  private:
-  void CheckOutput() const;
+  void CheckThreads();
+  void OpenOutput();
   zero::CheckpointExtras Extras(zero::Runtime& rt,
                                 const zero::ResolvedConfig& resolved) const;
   void Resume(zero::Engine& engine, const zero::CheckpointExtras& extras,
@@ -91,6 +99,8 @@ class TrainingRun {
   ModelFacts model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   TextData data_;
+  std::unique_ptr<OutputLock> lock_;
+  std::vector<std::string> notices_;
 };
 
 }  // namespace terrace::models

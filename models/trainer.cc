@@ -1,5 +1,7 @@
 #include "terrace/models/trainer.h"
 
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "terrace/core/error.h"
@@ -13,10 +15,16 @@ bool Due(int64_t iteration, int64_t every) {
   return every > 0 && iteration % every == 0;
 }
 
-void AppendLine(std::optional<MetricsFile>& file, const std::string& path,
-                int64_t step, const std::string& line) {
-  if (!file.has_value()) file.emplace(path, step - 1);
-  file->Append(line);
+bool Finite(const zero::StepResult& step) {
+  return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
+}
+
+// One line: where, what, and what to try.
+std::string Diverged(const zero::StepResult& step, const std::string& what) {
+  return StrCat("[train] the run diverged at step ", step.iteration, ": ", what,
+                " (loss ", step.loss, ", lr ", step.lr,
+                "); it ends here and earlier checkpoints stay: go on from one "
+                "with a lower lr, a longer warmup or gradient_clipping");
 }
 
 }  // namespace
@@ -46,7 +54,8 @@ Evaluation Evaluate(zero::Engine& engine, const Model& model,
     sums[1] += static_cast<double>(batch.valid);
   }
   sums = engine.Reduce(sums);
-  return {engine.counters().iteration, sums[0] / sums[1], sums[1]};
+  return {engine.counters().iteration, WithoutNanSign(sums[0] / sums[1]),
+          sums[1]};
 }
 
 Trainer::Trainer(zero::Engine& engine, const Model& model, TokenDataset train,
@@ -83,15 +92,29 @@ StepMetrics Trainer::Step() {
   return meter_.End(*result);
 }
 
+void Trainer::Notice(const std::string& text) const {
+  if (rank_ == 0 && events_.on_notice) events_.on_notice(text);
+}
+
+void Trainer::AppendLine(std::optional<MetricsFile>& file,
+                         const std::string& name, int64_t step,
+                         const std::string& line) {
+  if (!file.has_value()) {
+    file.emplace(options_.out + "/" + name, step - 1);
+    if (file->dropped() > 0)
+      Notice(StrCat(file->path(), ": ", file->dropped(),
+                    file->dropped() == 1 ? " line" : " lines", " from step ",
+                    step, " on moved to ", name, ".dropped"));
+  }
+  file->Append(line);
+}
+
 void Trainer::Record(const StepMetrics& metrics) {
   if (options_.out.empty()) return;
   const int64_t step = metrics.step.iteration;
-  if (rank_ == 0)
-    AppendLine(metrics_, options_.out + "/metrics.jsonl", step,
-               ToJson(metrics));
+  if (rank_ == 0) AppendLine(metrics_, "metrics.jsonl", step, ToJson(metrics));
   if (options_.log_all_ranks)
-    AppendLine(rank_metrics_,
-               StrCat(options_.out, "/metrics.rank", rank_, ".jsonl"), step,
+    AppendLine(rank_metrics_, StrCat("metrics.rank", rank_, ".jsonl"), step,
                ToJson(meter_.own()));
 }
 
@@ -103,19 +126,68 @@ void Trainer::RecordEvaluation(const Evaluation& evaluation) {
   json.Key("loss").Double(evaluation.loss, 9);
   json.Field("tokens", static_cast<int64_t>(evaluation.tokens));
   json.EndObject();
-  AppendLine(evaluations_, options_.out + "/evaluation.jsonl",
-             evaluation.iteration, std::move(json).Text());
+  AppendLine(evaluations_, "evaluation.jsonl", evaluation.iteration,
+             std::move(json).Text());
 }
 
-void Trainer::Save(const TrainerEvents& events, TrainResult& result) {
+// All that it decides by is the same on every rank.
+void Trainer::Watch(const zero::StepResult& step, TrainResult& result) {
+  if (step.skipped) ++result.skipped;
+  if (!step.plans_agree && !std::exchange(told_plans_, true))
+    Notice(StrCat("step ", step.iteration,
+                  ": ranks use the model's units in different orders, so "
+                  "nothing is gathered ahead while they do"));
+  if (Finite(step)) {
+    non_finite_ = 0;
+    told_unsaved_ = false;
+    return;
+  }
+  ++non_finite_;
+  // Skipped steps leave the weights as they are: one look is enough.
+  const bool changed = non_finite_ == 1 || !step.skipped;
+  if (changed &&
+      engine_.ReduceMax({zero::FirstNonFinite(engine_).empty() ? 0.0 : 1.0})
+              .front() > 0)
+    result.failure = Diverged(step, "the weights are not finite");
+  else if (non_finite_ >= kMostNonFiniteSteps)
+    result.failure =
+        Diverged(step, StrCat("loss or gradients were not finite in ",
+                              non_finite_, " steps in a row"));
+}
+
+void Trainer::RunEvaluation(const zero::StepResult& step, TrainResult& result) {
+  result.evaluation = EvaluateLoss();
+  RecordEvaluation(*result.evaluation);
+  if (rank_ == 0 && events_.on_evaluation)
+    events_.on_evaluation(*result.evaluation);
+  if (!std::isfinite(result.evaluation->loss))
+    result.failure = Diverged(
+        step, StrCat("the held-out loss is ", result.evaluation->loss));
+}
+
+void Trainer::Save(bool ends, TrainResult& result) {
   if (options_.out.empty()) return;
+  zero::SaveOptions how;
+  if (non_finite_ > 0) {
+    const std::string why = StrCat("step ", result.iteration,
+                                   ": loss or gradients are not finite, so ");
+    if (!ends) {
+      if (!std::exchange(told_unsaved_, true))
+        Notice(why + "no checkpoint is saved until they are");
+      return;
+    }
+    how.keep = std::numeric_limits<int>::max();
+    Notice(why + "older checkpoints stay beside this one");
+  }
   const zero::SavedCheckpoint saved = zero::SaveCheckpoint(
-      engine_, options_.out + "/checkpoint", options_.extras);
+      engine_, options_.out + "/checkpoint", options_.extras, how);
   result.checkpoint = saved.path;
-  if (rank_ == 0 && events.on_checkpoint) events.on_checkpoint(saved);
+  for (const std::string& notice : saved.notices) Notice(notice);
+  if (rank_ == 0 && events_.on_checkpoint) events_.on_checkpoint(saved);
 }
 
 TrainResult Trainer::Run(const TrainerEvents& events) {
+  events_ = events;
   TrainResult result;
   result.iteration = engine_.counters().iteration;
   while (result.iteration < options_.steps && !result.stopped) {
@@ -123,19 +195,19 @@ TrainResult Trainer::Run(const TrainerEvents& events) {
     result.iteration = metrics.step.iteration;
     Record(metrics);
     if (rank_ == 0 && events.on_step) events.on_step(metrics);
+    Watch(metrics.step, result);
+    if (!result.failure.empty()) break;
     const bool last = result.iteration >= options_.steps;
     result.stopped = metrics.step.stop_requested && !last;
     if (!result.stopped && !options_.validation.empty() &&
-        (last || Due(result.iteration, options_.eval_every))) {
-      result.evaluation = EvaluateLoss();
-      RecordEvaluation(*result.evaluation);
-      if (rank_ == 0 && events.on_evaluation)
-        events.on_evaluation(*result.evaluation);
-    }
-    if (last || result.stopped ||
-        Due(result.iteration, options_.checkpoint_every))
-      Save(events, result);
+        (last || Due(result.iteration, options_.eval_every)))
+      RunEvaluation(metrics.step, result);
+    if (!result.failure.empty()) break;
+    const bool ends = last || result.stopped;
+    if (ends || Due(result.iteration, options_.checkpoint_every))
+      Save(ends, result);
   }
+  events_ = {};
   return result;
 }
 

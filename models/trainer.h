@@ -11,6 +11,11 @@
 // counter of samples: after a load the loop goes on where the checkpoint was
 // taken, at any rank count. Rank 0 writes the files and gets the callbacks.
 //
+// A run that diverges ends before its last step, and leaves the checkpoints
+// that it has: where a loss or gradient is not finite in kMostNonFiniteSteps
+// steps in a row, or where weights or the held-out loss are not. Steps whose
+// gradients are not finite change no weight, and nothing is saved at one.
+//
 //   OUT/metrics.jsonl      one line a step
 //   OUT/evaluation.jsonl   one line an evaluation
 //   OUT/checkpoint/        see zero/checkpoint.h
@@ -40,6 +45,8 @@ struct Evaluation {
 Evaluation Evaluate(zero::Engine& engine, const Model& model,
                     const TokenDataset& data);
 
+inline constexpr int64_t kMostNonFiniteSteps = 100;
+
 struct TrainerOptions {
   int64_t steps = 1000;  // iterations in all, those before a resume included
   TokenDataset validation = {};
@@ -57,13 +64,17 @@ struct TrainerEvents {
   std::function<void(const StepMetrics&)> on_step = {};
   std::function<void(const Evaluation&)> on_evaluation = {};
   std::function<void(const zero::SavedCheckpoint&)> on_checkpoint = {};
+  std::function<void(const std::string&)> on_notice = {};
 };
 
 struct TrainResult {
   bool stopped = false;  // before the last step, by request
   int64_t iteration = 0;
+  int64_t skipped = 0;                   // steps that changed no weight
   std::optional<Evaluation> evaluation;  // the last one
   std::string checkpoint;                // the last one's folder
+  // "": none. Else the run has diverged and ended here: a message.
+  std::string failure;
 };
 
 class Trainer {
@@ -78,13 +89,19 @@ class Trainer {
   Evaluation EvaluateLoss() {
     return Evaluate(engine_, model_, options_.validation);
   }
-  // To options.steps, or until a stop is requested; saves at the end.
+  // To options.steps, or until a stop is requested; saves at the end. Or until
+  // the run diverges: see TrainResult::failure.
   TrainResult Run(const TrainerEvents& events = {});
 
  private:
+  void AppendLine(std::optional<MetricsFile>& file, const std::string& name,
+                  int64_t step, const std::string& line);
   void Record(const StepMetrics& metrics);
   void RecordEvaluation(const Evaluation& evaluation);
-  void Save(const TrainerEvents& events, TrainResult& result);
+  void Watch(const zero::StepResult& step, TrainResult& result);
+  void RunEvaluation(const zero::StepResult& step, TrainResult& result);
+  void Save(bool ends, TrainResult& result);
+  void Notice(const std::string& text) const;
 
   zero::Engine& engine_;
   const Model& model_;
@@ -92,6 +109,10 @@ class Trainer {
   const TrainerOptions options_;
   const int rank_, ranks_;
   StepMeter meter_;
+  TrainerEvents events_;    // of the Run under way
+  int64_t non_finite_ = 0;  // steps in a row, up to the last one
+  bool told_plans_ = false;
+  bool told_unsaved_ = false;  // of the steps in a row
   // Opened by the first line, so that a run that never starts leaves none.
   std::optional<MetricsFile> metrics_, rank_metrics_, evaluations_;
 };

@@ -104,6 +104,10 @@ void PrintTable(const models::TrainingRun& run, const Steps& steps,
       std::printf("  %-8s %-15s %12s\n", std::string(Name(report.tier)).c_str(),
                   "together", FormatBytes(report.total.peak).c_str());
   }
+  if (outcome.train.skipped > 0)
+    std::printf("skipped steps          %lld of %zu\n",
+                static_cast<long long>(outcome.train.skipped),
+                steps.times_s.size());
   std::printf("step time              %.4f s (median of %zu)\n",
               models::Median(steps.times_s), steps.times_s.size());
   std::printf("exposed communication  %.1f %% of the time\n",
@@ -115,24 +119,36 @@ void PrintTable(const models::TrainingRun& run, const Steps& steps,
   std::printf("metrics                %s/metrics.jsonl\n", run.out().c_str());
   std::printf("configuration          %s/config.resolved.json\n",
               run.out().c_str());
-  std::printf("checkpoint             %s\n", outcome.train.checkpoint.c_str());
+  if (!outcome.train.checkpoint.empty())
+    std::printf("checkpoint             %s\n",
+                outcome.train.checkpoint.c_str());
+}
+
+// "1 rank", "2 ranks".
+std::string Count(int64_t n, const char* what) {
+  return StrCat(n, ' ', what, n == 1 ? "" : "s");
 }
 
 void PrintStart(const models::TrainingRun& run, int64_t iteration) {
   const models::ModelFacts& model = run.model();
   const models::TextData& data = run.data();
-  std::printf(
-      "%s of %lld parameters, stage %d, %d ranks; %lld tokens in %lld "
-      "documents, %lld held out\n",
-      model.model_type.c_str(), static_cast<long long>(model.parameter_count),
-      run.launch().config.stage, run.launch().ranks,
-      static_cast<long long>(data.train.token_count()),
-      static_cast<long long>(data.train_documents),
-      static_cast<long long>(data.validation_documents));
-  if (iteration > 0)
+  std::printf("%s of %s, stage %d, %s; %s in %s, %lld held out\n",
+              model.model_type.c_str(),
+              Count(model.parameter_count, "parameter").c_str(),
+              run.launch().config.stage,
+              Count(run.launch().ranks, "rank").c_str(),
+              Count(data.train.token_count(), "token").c_str(),
+              Count(data.train_documents, "document").c_str(),
+              static_cast<long long>(data.validation_documents));
+  const int64_t steps = run.file().training.steps;
+  if (iteration >= steps)
+    std::printf("nothing to do: %s is at step %lld of %lld\n",
+                run.out().c_str(), static_cast<long long>(iteration),
+                static_cast<long long>(steps));
+  else if (iteration > 0)
     std::printf("going on from step %lld of %lld\n",
                 static_cast<long long>(iteration),
-                static_cast<long long>(run.file().training.steps));
+                static_cast<long long>(steps));
   std::fflush(stdout);
 }
 
@@ -160,7 +176,9 @@ int Train(const Args& args) {
   TrainFlags f;
   Flags flags("train", "Trains a model from a run file.");
   if (!Declare(flags, f, args)) return 0;
-  zero::InstallStopSignals();
+  zero::InstallStopSignals(
+      {.line = "terrace: stopped before the first step, nothing has changed\n",
+       .at_once = true});
   models::RunRequest request;
   request.resume = f.resume.has_value();
   if (request.resume && *f.resume != "auto") request.resume_from = *f.resume;
@@ -171,14 +189,23 @@ int Train(const Args& args) {
   const zero::ResolvedConfig resolved = run.file().Resolve(run.launch().config);
   for (const std::string& notice : resolved.notices())
     std::printf("note: %s\n", notice.c_str());
+  for (const std::string& notice : run.notices())
+    std::printf("note: %s\n", notice.c_str());
 
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
   Progress progress({.steps = run.file().training.steps,
                      .print_every = run.launch().config.steps_per_print,
-                     .terminal = isatty(STDOUT_FILENO) == 1});
+                     .terminal = terminal});
   Steps steps;
   models::RunOutcome outcome;
   models::RunEvents events;
-  events.on_start = [&](int64_t iteration) { PrintStart(run, iteration); };
+  events.on_start = [&](int64_t iteration) {
+    // Below the bar, where there is one.
+    zero::InstallStopSignals(
+        {.line = terminal ? "\nsaving after this step; again: stop now\n"
+                          : "saving after this step; again: stop now\n"});
+    PrintStart(run, iteration);
+  };
   events.on_notice = [&](const std::string& text) {
     progress.Line("note: " + text);
   };
@@ -196,14 +223,16 @@ int Train(const Args& args) {
     models::RunOutcome mine = run.Train(rt, events);
     if (rt.rank() == 0) outcome = std::move(mine);
   });
-  if (code != 0) return code;
   progress.End();
+  if (code != 0) return code;
   PrintTable(run, steps, outcome);
   if (outcome.train.stopped)
     std::printf("stopped at step %lld by a signal; go on with --resume\n",
                 static_cast<long long>(outcome.train.iteration));
   if (!outcome.sample.empty())
     std::printf("\na sample:\n%s\n", outcome.sample.c_str());
+  if (!outcome.train.failure.empty())
+    TERRACE_THROW(ErrorCode::kData, outcome.train.failure);
   return zero::StopSignal() != 0 ? 128 + zero::StopSignal() : 0;
 }
 

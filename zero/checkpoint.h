@@ -18,7 +18,8 @@
 // on all: that rank's own error, and one of the same code that names the rank
 // on the others. A load that throws has changed no weight, moment or counter.
 // Missing, truncated or corrupted files are kData with path and reason; what
-// the system refuses is kIo.
+// the system refuses is kIo. Trained weights that are not finite are not saved
+// (kData): a run that diverged does not take the place of what it was before.
 #pragma once
 
 #include <cstdint>
@@ -84,6 +85,16 @@ struct CheckpointEntry {
 // The complete checkpoints below `dir`, oldest first; empty when there is none
 // or no such folder.
 std::vector<CheckpointEntry> ListCheckpoints(const std::string& dir);
+
+// Removes from `dir` what saves left that were cut short: step-N.tmp, folders
+// of steps whose manifest is gone, temporary files. A complete one that had not
+// got its name yet gets it. For the one process that writes there; a save does
+// the same first. Throws kIo.
+void RemoveUnfinished(const std::string& dir);
+
+// A trained parameter that is not finite in the slice this rank owns, ""
+// where there is none. Not collective.
+std::string FirstNonFinite(Engine& engine);
 
 // What is in a checkpoint (as LoadCheckpoint takes it) or a safetensors file,
 // for people: lines of text. Throws as LoadCheckpoint does.

@@ -90,5 +90,6 @@ struct CheckpointPlace {
   bool weights_file = false;
 };
 CheckpointPlace ResolveCheckpoint(const std::string& path);
+void RemoveAll(const std::string& path);  // throws kIo
 
 }  // namespace terrace::zero

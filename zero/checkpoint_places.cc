@@ -56,7 +56,63 @@ std::string FollowLatest(const std::string& dir) {
   return folder;
 }
 
+// A folder with nothing but what a save writes before the manifest: no file of
+// anybody else goes with it.
+bool HoldsDataAlone(const fs::path& folder, std::error_code& error) {
+  for (fs::directory_iterator it(folder, error);
+       !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename();
+    const bool data =
+        name.starts_with("rank-") && name.ends_with(".safetensors");
+    if (!data && !name.starts_with(StrCat(kManifestName, ".tmp.")))
+      return false;
+  }
+  return !error;
+}
+
 }  // namespace
+
+void RemoveAll(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error)
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot remove ", path, ": ",
+                  error.message());
+}
+
+void RemoveUnfinished(const std::string& dir) {
+  constexpr std::string_view kWork = ".tmp";
+  std::error_code error;
+  if (!fs::is_directory(dir, error)) return;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(dir, error);
+       !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename();
+    const bool work = name.starts_with(kStepPrefix) && name.ends_with(kWork);
+    const bool bare =
+        IterationOf(name) >= 0 && HoldsDataAlone(it->path(), error);
+    if (work || bare || name.starts_with(StrCat(kLatestName, ".tmp.")))
+      leftovers.push_back(it->path());
+  }
+  if (error)
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot list ", dir, ": ",
+                  error.message());
+  for (const fs::path& path : leftovers) {
+    std::string name = path.filename();
+    if (name.ends_with(kWork)) name.resize(name.size() - kWork.size());
+    const fs::path folder = fs::path(dir) / name;
+    // The manifest comes last: only the name was missing.
+    if (IterationOf(name) >= 0 && folder != path && HasManifest(path) &&
+        !fs::exists(folder)) {
+      fs::rename(path, folder, error);
+      if (!error) continue;
+      TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot rename ",
+                    path.string(), " to ", folder.string(), ": ",
+                    error.message());
+    }
+    RemoveAll(path);
+  }
+}
 
 std::string StepFolderName(int64_t iteration) {
   return StrCat(kStepPrefix, iteration);

@@ -15,6 +15,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
 #include "terrace/core/safetensors.h"
+#include "terrace/kernels/grad_norm.h"
 #include "terrace/zero/agreement.h"
 #include "terrace/zero/checkpoint.h"
 #include "terrace/zero/checkpoint_ranges.h"
@@ -26,32 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string FileName(int rank) { return StrCat("rank-", rank, ".safetensors"); }
-
-void Remove(const fs::path& path) {
-  std::error_code error;
-  fs::remove_all(path, error);
-  if (error)
-    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot remove ", path.string(),
-                  ": ", error.message());
-}
-
-// An empty folder to write into. Leftovers of saves that did not finish go.
-void Prepare(const std::string& dir, const std::string& work) {
-  MakeDirectories(dir);
-  std::error_code error;
-  std::vector<fs::path> leftovers;
-  for (fs::directory_iterator it(dir, error);
-       !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename();
-    if (name.starts_with("step-") && name.ends_with(".tmp"))
-      leftovers.push_back(it->path());
-  }
-  if (error)
-    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot list ", dir, ": ",
-                  error.message());
-  for (const fs::path& path : leftovers) Remove(path);
-  MakeDirectories(work);
-}
 
 // Writes this rank's file and fills in the checksums.
 int64_t WriteRankFile(Engine& engine, const std::string& path,
@@ -73,6 +48,15 @@ int64_t WriteRankFile(Engine& engine, const std::string& path,
   }
   writer.Finish();
   return static_cast<int64_t>(fs::file_size(path));
+}
+
+void CheckFinite(Engine& engine) {
+  const std::string name = FirstNonFinite(engine);
+  if (!name.empty())
+    TERRACE_THROW(ErrorCode::kData, "[checkpoint] '", name,
+                  "' must be finite to be saved, at step ",
+                  engine.counters().iteration,
+                  " it is not: the run diverged. Earlier checkpoints stay");
 }
 
 // What rank 0 must know of the others: the rest it can compute.
@@ -178,8 +162,8 @@ void RemoveOld(const std::string& dir, int64_t iteration, int keep,
   for (size_t i = 0; i + others < entries.size(); ++i) {
     try {
       // Without its manifest it is no checkpoint, whatever stops the rest.
-      Remove(entries[i].path + "/" + kManifestName);
-      Remove(entries[i].path);
+      RemoveAll(entries[i].path + "/" + kManifestName);
+      RemoveAll(entries[i].path);
     } catch (const Error& error) {
       notices.push_back(error.message());
     }
@@ -208,7 +192,7 @@ std::vector<std::string> Finish(const std::string& dir,
           [&] { SyncDirectory(dir); });
   if (!replaced.empty())
     attempt(replaced + " is what stood there before, and no longer needed",
-            [&] { Remove(replaced); });
+            [&] { RemoveAll(replaced); });
   const bool named = attempt(
       StrCat(folder, " is complete, but ", kLatestName,
              " does not name it: load it by its path. Older checkpoints stay"),
@@ -223,6 +207,24 @@ std::vector<std::string> Finish(const std::string& dir,
 }
 
 }  // namespace
+
+std::string FirstNonFinite(Engine& engine) {
+  StoreState& state = engine.store().state();
+  const Communicator& comm = engine.runtime().communicator();
+  for (const ManifestRange& r :
+       RangesOf(state.layout, 0, comm.size(), comm.rank())) {
+    const auto id = static_cast<ParamId>(r.parameter);
+    const ParamLayout& p = state.layout.param(id);
+    if (!p.spec.trainable) continue;  // a mask may hold infinities
+    const Piece& piece = PieceOf(state.segment_of(id), r.kind);
+    const int64_t at = p.offset + r.range.begin;
+    if (!kernels::SquaredNorm(engine.context(), piece.At(at),
+                              piece.values.dtype(), at, r.range.numel())
+             .finite)
+      return p.spec.name;
+  }
+  return "";
+}
 
 SavedCheckpoint SaveCheckpoint(Engine& engine, const std::string& dir,
                                const CheckpointExtras& extras,
@@ -244,7 +246,11 @@ SavedCheckpoint SaveCheckpoint(Engine& engine, const std::string& dir,
   SavedCheckpoint saved;
   saved.path = folder;
   RunAgreed(comm, "checkpoint", [&] {
-    if (leads) Prepare(dir, work);
+    CheckFinite(engine);
+    if (!leads) return;
+    MakeDirectories(dir);
+    RemoveUnfinished(dir);
+    MakeDirectories(work);
   });
   try {
     std::vector<std::vector<ManifestRange>> ranges;

@@ -9,11 +9,12 @@ namespace terrace::zero {
 std::string NumericEnvironment(const Runtime& runtime) {
   const StoreOptions& options = runtime.store().options();
   return StrCat(
-      ComputePool::Kind(), ", ", kernels::MatMulBackend(runtime.context()),
-      ", ", kernels::InstructionSet(), ", compiler ", __VERSION__, "; ",
-      runtime.size(), " ranks x ", runtime.context().pool().threads(),
-      " threads, micro-batch ", options.micro_batch, " x ", options.micro_steps,
-      "; ", Name(options.working), ", gradients ", Name(options.grad),
+      "pool ", ComputePool::Kind(), ", products ",
+      kernels::MatMulBackend(runtime.context()), ", instructions ",
+      kernels::InstructionSet(), ", compiler ", __VERSION__, "; ranks ",
+      runtime.size(), ", threads ", runtime.context().pool().threads(),
+      ", micro-batch ", options.micro_batch, " x ", options.micro_steps,
+      "; working ", Name(options.working), ", gradients ", Name(options.grad),
       ", wire ", Name(options.wire), ", reduced by ",
       options.moment == ReductionMoment::kWindow ? "window" : "micro_step");
 }

@@ -1,21 +1,39 @@
 #include "terrace/zero/signals.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 
 namespace terrace::zero {
 namespace {
 
-// The one value that a handler writes and every thread may read: lock-free
-// atomics alone are both.
+// What a handler writes and every thread may read, and what it reads itself:
+// lock-free atomics alone are both.
 std::atomic<int> arrived = 0;
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<const char*> line = nullptr;
+std::atomic<bool> at_once = false;
+static_assert(std::atomic<int>::is_always_lock_free &&
+              std::atomic<const char*>::is_always_lock_free &&
+              std::atomic<bool>::is_always_lock_free);
 
 constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
 
 extern "C" void TakeNote(int signal) {
-  arrived = signal;
+  const int error = errno;
   for (const int stop : kStops) std::signal(stop, SIG_DFL);
+  if (const char* text = line; text != nullptr) {
+    // Nobody is there to be told of a failure.
+    [[maybe_unused]] const ssize_t n =
+        ::write(STDERR_FILENO, text, std::strlen(text));
+  }
+  if (at_once)
+    std::raise(signal);  // arrives once the handler has returned
+  else
+    arrived = signal;
+  errno = error;
 }
 
 void Handle(int signal) {
@@ -33,8 +51,10 @@ void Handle(int signal) {
 
 }  // namespace
 
-void InstallStopSignals() {
+void InstallStopSignals(const StopSignalOptions& options) {
   arrived = 0;
+  line = options.line;
+  at_once = options.at_once;
   for (const int stop : kStops) Handle(stop);
   std::signal(SIGPIPE, SIG_IGN);
 }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <string>
 
@@ -18,6 +21,7 @@ std::string Line(int step) {
 std::string Path(const std::string& name) {
   const std::string path = ::testing::TempDir() + "/" + name;
   File::Create(path).Close();
+  std::filesystem::remove(path + ".dropped");
   return path;
 }
 
@@ -40,12 +44,22 @@ TEST(MetricsFileTest, KeepsWhatCameBeforeTheResume) {
   std::string expected;
   for (int step = 1; step <= 10; ++step) expected += Line(step) + "\n";
   EXPECT_EQ(ReadFile(path), expected);
+  EXPECT_EQ(file.dropped(), 3);
+  EXPECT_EQ(ReadFile(path + ".dropped"),
+            Line(10) + "\n" + Line(11) + "\n" + Line(12) + "\n");
+  // A second time adds to them.
+  EXPECT_EQ(MetricsFile(path, 9).dropped(), 1);
+  EXPECT_EQ(ReadFile(path + ".dropped"), Line(10) + "\n" + Line(11) + "\n" +
+                                             Line(12) + "\n" + Line(10) + "\n");
 }
 
 TEST(MetricsFileTest, DropsALineThatACrashCutShort) {
   const std::string path = Path("cut.jsonl");
   WriteFileAtomically(path, Line(1) + "\n" + "{\"step\":2,\"lo");
-  MetricsFile(path, 5).Append(Line(2));
+  MetricsFile file(path, 5);
+  file.Append(Line(2));
+  EXPECT_EQ(file.dropped(), 0);
+  EXPECT_FALSE(std::filesystem::exists(path + ".dropped"));
   EXPECT_EQ(ReadFile(path), Line(1) + "\n" + Line(2) + "\n");
 }
 
@@ -66,6 +80,17 @@ TEST(MetricsTest, WhatIsNoNumberIsStillJson) {
   const zero::JsonNode line = zero::ParseJson(ToJson(metrics), "line");
   EXPECT_EQ(line.Member("loss")->text, "nan");
   EXPECT_EQ(line.Member("grad_norm")->text, "inf");
+}
+
+TEST(MetricsTest, ANanPrintsWithoutASign) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double value : {nan, -nan}) {
+    char text[16];
+    std::snprintf(text, sizeof text, "%.4f", WithoutNanSign(value));
+    EXPECT_STREQ(text, "nan");
+  }
+  EXPECT_EQ(WithoutNanSign(-2.5), -2.5);
+  EXPECT_EQ(WithoutNanSign(-INFINITY), -INFINITY);
 }
 
 TEST(MetricsTest, MedianOfEvenAndOddCounts) {

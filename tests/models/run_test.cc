@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -85,6 +86,63 @@ TEST(RunTest, SamplingFromShardedParametersIsNotedOnce) {
               ElementsAre(HasSubstr("gathers every unit for each token")));
   EXPECT_THAT(NoticesOfSampling(2, 2), IsEmpty());
   EXPECT_THAT(NoticesOfSampling(1, 3), IsEmpty());
+}
+
+TEST(RunTest, AnOutputFolderHasOneRun) {
+  const TrainingRun run = MakeRun("held", 1, 0, LongText());
+  try {
+    const TrainingRun second(run.file(), {.resume = true});
+    ADD_FAILURE() << "two runs must not write one folder";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists);
+    EXPECT_EQ(ExitCode(error.code()), 2);
+    EXPECT_THAT(error.message(), HasSubstr(run.out() + " is being written"));
+  }
+}
+
+// What the sampler refuses is not the run's failure.
+TEST(RunTest, ASampleThatFailsIsANotice) {
+  TrainingRun made = MakeRun("no_sample", 2, 2, LongText());
+  const zero::RunFile file = made.file();
+  std::vector<std::string> notices;
+  RunEvents events;
+  events.on_notice = [&](const std::string& text) { notices.push_back(text); };
+  const std::string out = made.out();
+  zero::RunFile other = file;
+  other.training.out = out + "2";
+  const TrainingRun run(
+      other, {.sample_tokens = 5, .sampler = {.temperature = -1, .seed = 1}});
+  zero::FirstFailure failure;
+  EXPECT_EQ(zero::Launch(
+                run.launch(),
+                [&](zero::Runtime& rt) {
+                  const RunOutcome outcome = run.Train(rt, events);
+                  EXPECT_EQ(outcome.sample, "");
+                  EXPECT_EQ(outcome.train.iteration, 2);
+                },
+                &failure),
+            0)
+      << failure.message;
+  EXPECT_THAT(notices, ElementsAre(HasSubstr("no sample was written: ")));
+}
+
+TEST(RunTest, AStopBeforeTheFirstStepWritesNothing) {
+  TrainingRun made = MakeRun("stops", 2, 3, LongText());
+  zero::RunFile file = made.file();
+  file.training.out = made.out() + "2";
+  std::atomic<int> asked = 0;  // one rank alone says yes
+  {
+    const TrainingRun run(file,
+                          {.stop_requested = [&] { return asked++ == 0; }});
+    EXPECT_EQ(zero::Launch(run.launch(),
+                           [&](zero::Runtime& rt) {
+                             const RunOutcome outcome = run.Train(rt);
+                             EXPECT_TRUE(outcome.train.stopped);
+                             EXPECT_EQ(outcome.train.iteration, 0);
+                           }),
+              0);
+  }
+  EXPECT_FALSE(std::filesystem::exists(file.training.out));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -433,6 +434,11 @@ TEST(CheckpointFailureTest, AnUnfinishedSaveIsIgnoredAndRemoved) {
   fs::create_directories(dir + "/step-9.tmp");
   Overwrite(dir + "/step-9.tmp/rank-0.safetensors", "half");
   fs::create_directories(dir + "/step-8");  // without a manifest
+  fs::create_directories(dir + "/step-1");
+  Overwrite(dir + "/step-1/rank-0.safetensors", "rest of a removal");
+  fs::create_directories(dir + "/step-7");
+  Overwrite(dir + "/step-7/notes.txt", "somebody's own");
+  Overwrite(dir + "/latest.tmp.12.34", "ste");
   ASSERT_EQ(ListCheckpoints(dir).size(), 1u);
   RunToy(SpecOf(2, 0), [&](Engine& engine, const Toy& toy) {
     EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-2");
@@ -440,12 +446,64 @@ TEST(CheckpointFailureTest, AnUnfinishedSaveIsIgnoredAndRemoved) {
     SaveCheckpoint(engine, dir);
     EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-3");
   });
-  EXPECT_FALSE(fs::exists(dir + "/step-9.tmp"));
+  for (const char* gone :
+       {"step-9.tmp", "step-8", "step-1", "latest.tmp.12.34"})
+    EXPECT_FALSE(fs::exists(dir + "/" + gone)) << gone;
+  EXPECT_TRUE(fs::exists(dir + "/step-7/notes.txt"));
   // Killed before `latest` was written for the first time.
   fs::remove(dir + "/latest");
   RunToy({}, [&](Engine& engine, const Toy&) {
     EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-3");
   });
+}
+
+// On file systems that cannot exchange two names, a kill can come between the
+// two renames.
+TEST(CheckpointFailureTest, ACompleteOneWithoutItsNameGetsIt) {
+  const std::string folder = Saved("run");
+  const std::string dir = fs::path(folder).parent_path();
+  fs::copy(folder, dir + "/step-2.old.tmp");
+  fs::rename(folder, dir + "/step-2.tmp");
+  RemoveUnfinished(dir);
+  EXPECT_EQ(ReadManifest(folder).counters.iteration, 2);
+  EXPECT_FALSE(fs::exists(dir + "/step-2.tmp"));
+  EXPECT_FALSE(fs::exists(dir + "/step-2.old.tmp"));
+  // And what an exchange put aside does not replace what it was replaced by.
+  fs::create_directories(folder + ".tmp");
+  Overwrite(folder + ".tmp/manifest.json", "old");
+  RemoveUnfinished(dir);
+  EXPECT_EQ(ReadManifest(folder).counters.iteration, 2);
+  EXPECT_FALSE(fs::exists(folder + ".tmp"));
+}
+
+// A weight that is not a number, on the rank that owns it, ends the save on all
+// ranks with its name; what was there stays. A frozen one may be infinite.
+TEST(CheckpointFailureTest, WeightsThatAreNotFiniteAreNotSaved) {
+  const std::string dir = FreshDir("run");
+  for (const int stage : {0, 3}) {
+    RunToy(SpecOf(2, stage), [&](Engine& engine, const Toy& toy) {
+      const auto set = [&](const char* name, float value) {
+        engine.store().Edit(name, [&](NamedTensor& t) {
+          t.values.data<float>()[t.values.numel() - 1] = value;
+        });
+      };
+      set("mid.scale", -INFINITY);
+      SaveCheckpoint(engine, dir);
+      set("mid.scale", 1);
+      Train(engine, toy, 1);
+      set("mid.weight", NAN);
+      EXPECT_EQ(engine.ReduceMax({FirstNonFinite(engine).empty() ? 0.0 : 1.0}),
+                std::vector<double>{1});
+      const Error error = ErrorFrom([&] { SaveCheckpoint(engine, dir); });
+      EXPECT_EQ(error.code(), ErrorCode::kData);
+      ExpectPart(error.message(), "'mid.weight' must be finite");
+      ExpectPart(error.message(), "step 1");
+      LoadCheckpoint(engine, dir);
+      EXPECT_EQ(FirstNonFinite(engine), "");
+    });
+    ASSERT_EQ(ListCheckpoints(dir).size(), 1u);
+    EXPECT_EQ(ListCheckpoints(dir)[0].iteration, 0);
+  }
 }
 
 // --- a directory of checkpoints ---

@@ -28,6 +28,37 @@ TEST(SignalsDeathTest, TheSecondEndsTheProcess) {
       ::testing::KilledBySignal(SIGINT), "");
 }
 
+TEST(SignalsDeathTest, TheFirstIsAnsweredByTheLineAtOnce) {
+  EXPECT_EXIT(
+      {
+        InstallStopSignals({.line = "saving\n"});
+        std::raise(SIGTERM);
+        _exit(StopSignal() == SIGTERM ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "^saving\n$");
+}
+
+TEST(SignalsDeathTest, TheFirstEndsTheProcessWhileThereIsNothingToSave) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    EXPECT_EXIT(
+        {
+          InstallStopSignals(
+              {.line = "before the first step\n", .at_once = true});
+          std::raise(signal);
+        },
+        ::testing::KilledBySignal(signal), "^before the first step\n$");
+  }
+}
+
+TEST(SignalsTest, TheSecondInstallationIsTheOneThatCounts) {
+  InstallStopSignals({.at_once = true});
+  InstallStopSignals();
+  std::raise(SIGINT);
+  EXPECT_EQ(StopSignal(), SIGINT);
+  InstallStopSignals();
+  EXPECT_EQ(StopSignal(), 0);
+}
+
 TEST(SignalsTest, AHangupIgnoredByNohupStaysIgnored) {
   std::signal(SIGHUP, SIG_IGN);
   InstallStopSignals();

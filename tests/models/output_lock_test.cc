@@ -1,0 +1,103 @@
+#include "terrace/models/output_lock.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "terrace/core/error.h"
+#include "terrace/core/file.h"
+
+namespace terrace::models {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+std::string Folder(const std::string& name) {
+  const std::string path = ::testing::TempDir() + "/lock_" + name;
+  fs::remove_all(path);
+  return path;
+}
+
+void ExpectHeld(const std::string& folder, pid_t holder) {
+  try {
+    const OutputLock second(folder);
+    ADD_FAILURE() << "a second lock must be refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists);
+    EXPECT_THAT(error.message(), HasSubstr(folder + " is being written by"));
+    EXPECT_THAT(error.message(), HasSubstr(StrCat("process ", holder, ":")));
+  }
+}
+
+TEST(OutputLockTest, OneHolderAtATime) {
+  const std::string folder = Folder("one");
+  for (int i = 0; i < 2; ++i) {
+    const OutputLock lock(folder);
+    EXPECT_EQ(lock.notice(), "");
+    ExpectHeld(folder, ::getpid());
+    ExpectHeld(folder, ::getpid());  // the refusal has not let go of it
+  }
+}
+
+TEST(OutputLockTest, LeavesNothingWhereNothingWasWritten) {
+  const std::string folder = Folder("nothing");
+  { const OutputLock lock(folder); }
+  EXPECT_FALSE(fs::exists(folder));
+  fs::create_directories(folder);  // somebody's own, though empty
+  { const OutputLock lock(folder); }
+  EXPECT_TRUE(fs::is_empty(folder));
+  fs::remove(folder);
+  {
+    const OutputLock lock(folder);
+    WriteFileAtomically(folder + "/metrics.jsonl", "x");
+  }
+  EXPECT_EQ(ReadFile(folder + "/metrics.jsonl"), "x");
+  EXPECT_FALSE(fs::exists(folder + "/.lock"));
+}
+
+// The kernel lets go; the file stays, with the number of a process that is
+// gone.
+TEST(OutputLockTest, AKilledHolderHoldsNothing) {
+  const std::string folder = Folder("killed");
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const OutputLock lock(folder);
+    [[maybe_unused]] const ssize_t n = write(ends[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  char held = 0;
+  ASSERT_EQ(read(ends[0], &held, 1), 1);
+  ExpectHeld(folder, child);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ends[0]);
+  close(ends[1]);
+  EXPECT_EQ(ReadFile(folder + "/.lock"), StrCat(child, "\n"));
+  const OutputLock lock(folder);
+  ExpectHeld(folder, ::getpid());
+}
+
+TEST(OutputLockTest, AFolderThatCannotBeMadeIsIo) {
+  const std::string file = Folder("file");
+  WriteFileAtomically(file, "x");
+  try {
+    const OutputLock lock(file + "/below");
+    ADD_FAILURE() << "a file has no folders";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_THAT(error.message(), HasSubstr(file + "/below"));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::models

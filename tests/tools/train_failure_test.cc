@@ -1,0 +1,215 @@
+// `terrace train` when something goes wrong, or not as it did before: a second
+// run in the same folder, a kill, divergence, a resume with other settings.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "terrace/core/error.h"
+#include "terrace/tests/tools/small_run.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using testing::FinishTerrace;
+using ::testing::HasSubstr;
+using testing::MakeRun;
+using ::testing::Not;
+using testing::Outcome;
+using testing::ReadText;
+using ::testing::StartsWith;
+using testing::StartTerrace;
+using testing::Train;
+using testing::WriteText;
+
+void ExpectOneLine(const Outcome& run, int code, const std::string& part) {
+  EXPECT_EQ(run.code, code) << run.err;
+  EXPECT_THAT(run.err, StartsWith("terrace: "));
+  EXPECT_THAT(run.err, HasSubstr(part));
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+}
+
+// A run that goes on until it is stopped; returns once it has made a step.
+pid_t StartLongRun(const std::string& folder, const std::string& log) {
+  const pid_t child =
+      StartTerrace({"train", "--config", folder + "/run.json", "--out",
+                    folder + "/out", "--steps", "1000000"},
+                   log);
+  for (int i = 0; ReadText(folder + "/out/metrics.jsonl").empty(); ++i) {
+    if (i >= 6000) {
+      ADD_FAILURE() << "the run never began";
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return child;
+}
+
+std::vector<std::string> Names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST(OutputTest, ASecondRunIsRefusedUntilTheFirstIsGone) {
+  const std::string folder = MakeRun("second");
+  const std::string log = folder + "/log", out = folder + "/out";
+  const pid_t first = StartLongRun(folder, log);
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{}, {"--resume"}}) {
+    const Outcome second = Train(folder, more);
+    ExpectOneLine(second, 2, out + " is being written");
+    EXPECT_THAT(second.err, HasSubstr(StrCat("process ", first, ":")));
+    EXPECT_EQ(second.out, "");
+  }
+  kill(first, SIGKILL);
+  EXPECT_EQ(FinishTerrace(first, log).code, -1);
+  // What a kill leaves is no obstacle, and goes.
+  fs::create_directories(out + "/checkpoint/step-3.tmp");
+  fs::create_directories(out + "/checkpoint/step-4");
+  WriteText(out + "/checkpoint/step-4/rank-0.safetensors", "half");
+  WriteText(out + "/.probe.1", "");
+  WriteText(out + "/config.resolved.json.tmp.1.1", "{");
+  const Outcome third = Train(folder, {"--resume", "--steps", "1000"});
+  EXPECT_EQ(third.code, 0) << third.err;
+  EXPECT_THAT(Names(out + "/checkpoint"),
+              ElementsAre("latest", "step-1000", "step-990"));
+  EXPECT_THAT(Names(out), Not(::testing::Contains(StartsWith("."))));
+  EXPECT_THAT(Names(out), Not(::testing::Contains(HasSubstr(".tmp"))));
+}
+
+TEST(OutputTest, ARunThatNeverBeganLeavesNoFolder) {
+  const std::string folder = MakeRun("nothing");
+  const Outcome run = Train(folder, {"--set", "data.train=[\"none\"]"});
+  ExpectOneLine(run, 3, "none");
+  EXPECT_FALSE(fs::exists(folder + "/out"));
+}
+
+TEST(DivergenceTest, EndsWithOneLineAndKeepsTheGoodCheckpoints) {
+  const std::string folder = MakeRun("diverges");
+  ASSERT_EQ(Train(folder).code, 0);
+  const Outcome run = Train(folder, {"--resume", "--steps", "60", "--set",
+                                     "deepspeed.optimizer.params.lr=1e30"});
+  ExpectOneLine(run, 3, "[train] the run diverged at step 30: ");
+  EXPECT_THAT(run.err, HasSubstr("lr 1e+30"));
+  EXPECT_THAT(run.out, HasSubstr("loss nan"));
+  EXPECT_THAT(run.out, Not(HasSubstr("-nan")));
+  EXPECT_THAT(run.out, HasSubstr("skipped steps          9 of 10\n"));
+  EXPECT_THAT(run.out, Not(HasSubstr("a sample:")));
+  EXPECT_THAT(Names(folder + "/out/checkpoint"),
+              ElementsAre("latest", "step-10", "step-20"));
+  EXPECT_EQ(ReadText(folder + "/out/checkpoint/latest"), "step-20\n");
+  EXPECT_THAT(ReadText(folder + "/out/metrics.jsonl"),
+              HasSubstr("\"skipped\":true,\"skipped_steps\":9,"));
+  // And from there it goes on as it should have.
+  const Outcome again = Train(folder, {"--resume", "--steps", "30"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("10 lines from step 21 on moved to"));
+}
+
+TEST(ResumeTest, PastTheEndThereIsNothingToDo) {
+  const std::string folder = MakeRun("past");
+  ASSERT_EQ(Train(folder).code, 0);
+  const std::string config = ReadText(folder + "/out/config.resolved.json");
+  for (const char* steps : {"20", "15"}) {
+    const Outcome run = Train(folder, {"--resume", "--steps", steps});
+    EXPECT_EQ(run.code, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr(StrCat("nothing to do: ", folder,
+                                          "/out is at step 20 of ", steps)));
+    EXPECT_THAT(run.out, Not(HasSubstr("going on")));
+    EXPECT_THAT(run.out, Not(HasSubstr("a sample:")));
+    EXPECT_EQ(ReadText(folder + "/out/config.resolved.json"), config);
+  }
+}
+
+TEST(ResumeTest, WhatDiffersIsNamed) {
+  const std::string folder = MakeRun("differs");
+  ASSERT_EQ(Train(folder).code, 0);
+  const std::string step = folder + "/out/checkpoint/step-10";
+  const Outcome run = Train(folder, {"--resume", step, "--ranks", "1", "--set",
+                                     "deepspeed.optimizer.params.lr=2e-3",
+                                     "--set", "model.attn_pdrop=0", "--set",
+                                     "deepspeed.zero_optimization.stage=2"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const char* part :
+       {"note: deepspeed.optimizer.params.lr was 0.001 and is now ",
+        "note: deepspeed.train_batch_size was 4 and is now 2\n",
+        "note: model.attn_pdrop was 0.1 and is now 0\n", "(ranks 2 -> ranks 1)",
+        "step-20 is of a later step: it stays until the run has passed it",
+        "metrics.jsonl: 10 lines from step 11 on moved to",
+        "evaluation.jsonl: 1 line from step 20 on moved to",
+        " parameters, stage 2, 1 rank; "})
+    EXPECT_THAT(run.out, HasSubstr(part));
+  for (const char* part : {"zero_optimization.stage was", "training.", "-11"})
+    EXPECT_THAT(run.out, Not(HasSubstr(part)));
+  const Outcome same =
+      Train(folder, {"--resume", "--ranks", "1", "--set",
+                     "deepspeed.optimizer.params.lr=2e-3", "--set",
+                     "model.attn_pdrop=0", "--steps", "21"});
+  EXPECT_THAT(same.out, Not(HasSubstr("was 0.")));
+  EXPECT_THAT(same.out, Not(HasSubstr("environment")));
+}
+
+TEST(ResumeTest, WithoutACheckpointItBeginsAnewAndSaysSo) {
+  const std::string folder = MakeRun("anew");
+  const Outcome run = Train(folder, {"--resume", "--steps", "1"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("note: there is no checkpoint in "));
+}
+
+TEST(ThreadsTest, FarBeyondTheCoresIsRefused) {
+  const std::string folder = MakeRun("threads");
+  for (const char* flag : {"--ranks", "--threads"}) {
+    ExpectOneLine(Train(folder, {flag, "1000000"}), 2,
+                  "training.ranks x training.threads must be at most");
+    EXPECT_FALSE(fs::exists(folder + "/out"));
+  }
+  // Some way beyond is a notice.
+  const int threads =
+      static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u)) + 1;
+  const Outcome run = Train(
+      folder, {"--ranks", "1", "--threads", StrCat(threads), "--steps", "1"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out,
+              StartsWith(StrCat("note: 1 rank x ", threads, " threads on ",
+                                threads - 1, " core")));
+}
+
+class StartUpSignalTest : public ::testing::TestWithParam<int> {};
+
+// A configuration that never arrives keeps the run at its start.
+TEST_P(StartUpSignalTest, EndsTheRunAtOnce) {
+  const std::string folder = MakeRun("startup");
+  const std::string pipe = folder + "/slow.json", log = folder + "/log";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const pid_t child =
+      StartTerrace({"train", "--config", pipe, "--out", folder + "/out"}, log);
+  const int writer = open(pipe.c_str(), O_WRONLY);  // once the child reads
+  ASSERT_GE(writer, 0);
+  kill(child, GetParam());
+  int status = 0;
+  waitpid(child, &status, 0);
+  close(writer);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), GetParam());
+  EXPECT_EQ(ReadText(log + ".err"),
+            "terrace: stopped before the first step, nothing has changed\n");
+  EXPECT_FALSE(fs::exists(folder + "/out"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, StartUpSignalTest,
+                         ::testing::Values(SIGINT, SIGTERM, SIGHUP));
+
+}  // namespace
+}  // namespace terrace
