@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "terrace/core/error.h"
@@ -63,6 +64,10 @@ void RunAgreed(Communicator& comm, std::string_view where,
   if (first == all.end()) return;
   TERRACE_THROW(static_cast<ErrorCode>(first->code), "[", where,
                 "] failed on rank ", first - all.begin(), ": ", first->message);
+}
+
+void EnterTogether(Communicator& comm, std::string what) {
+  comm.Exchange({std::move(what), -1}, {}, {}).Wait();
 }
 
 }  // namespace terrace::zero

@@ -1,4 +1,5 @@
-// Work that every rank does for itself and that fails on all or on none.
+// Ranks that do something together: the same thing, which fails on all or on
+// none.
 //
 //   RunAgreed(comm, "checkpoint", [&] { WriteMyFile(); });
 //
@@ -6,8 +7,14 @@
 // failed, all throw: the ranks that failed their own error, the others one of
 // the first failing rank's code that names it. So nobody waits for a rank that
 // is gone, and callers on all ranks take the same branch.
+//
+//   EnterTogether(comm, "read h.0.* (weight)");
+//
+// Collective, and nothing more: whoever does something else, or nothing, is
+// told so by the communicator, whether or not `what` would have communicated.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "terrace/core/function_ref.h"
@@ -18,5 +25,8 @@ namespace terrace::zero {
 // `work` must not communicate. `where` stands in the messages.
 void RunAgreed(Communicator& comm, std::string_view where,
                FunctionRef<void()> work);
+
+// `what` is compared on all ranks.
+void EnterTogether(Communicator& comm, std::string what);
 
 }  // namespace terrace::zero

@@ -69,12 +69,26 @@ Descriptor DescribeReduce(CollectiveTag tag,
   return d;
 }
 
+Descriptor DescribeBroadcast(CollectiveTag tag, int source, int64_t nbytes,
+                             int size) {
+  TERRACE_CHECK(source >= 0 && source < size,
+                "[broadcast] source must be in [0, ", size, "), got ", source);
+  Descriptor d;
+  d.op = CollectiveOp::kBroadcast;
+  d.tag = std::move(tag);
+  d.segments = 1;
+  d.source = source;
+  d.slice_numel = d.slice_nbytes = nbytes;
+  return d;
+}
+
 bool Same(const Descriptor& a, const Descriptor& b) {
   return a.sequence == b.sequence && a.op == b.op && a.tag.what == b.tag.what &&
          a.tag.unit == b.tag.unit && a.segments == b.segments &&
          a.slice_numel == b.slice_numel && a.slice_nbytes == b.slice_nbytes &&
          a.dtype == b.dtype && a.wire == b.wire &&
-         a.piece_numel == b.piece_numel && a.layout == b.layout;
+         a.piece_numel == b.piece_numel && a.source == b.source &&
+         a.layout == b.layout;
 }
 
 std::string ToString(const Descriptor& d) {
@@ -86,6 +100,8 @@ std::string ToString(const Descriptor& d) {
     out << d.slice_numel << ' ' << d.dtype << " (" << d.slice_nbytes
         << " bytes) a slice, sent as " << d.wire;
     if (d.piece_numel != 0) out << " in pieces of " << d.piece_numel;
+  } else if (d.op == CollectiveOp::kBroadcast) {
+    out << d.slice_nbytes << " bytes from rank " << d.source;
   } else {
     out << d.slice_nbytes << " bytes a slice";
   }

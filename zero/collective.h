@@ -26,6 +26,7 @@ struct Descriptor {
   DType dtype = DType::kU8;  // of the first segment
   DType wire = DType::kU8;
   int64_t piece_numel = 0;
+  int source = -1;      // of a broadcast
   uint64_t layout = 0;  // hash of every segment's length and dtype
 };
 
@@ -34,6 +35,10 @@ Descriptor DescribeGather(CollectiveOp op, CollectiveTag tag,
 Descriptor DescribeReduce(CollectiveTag tag,
                           std::span<const ReduceSegment> segments, DType wire,
                           int64_t piece_numel);
+
+// `source` is a rank of `size`; throws kInvalidArgument.
+Descriptor DescribeBroadcast(CollectiveTag tag, int source, int64_t nbytes,
+                             int size);
 
 bool Same(const Descriptor& a, const Descriptor& b);
 

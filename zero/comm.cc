@@ -10,6 +10,8 @@ std::string_view Name(CollectiveOp op) {
       return "reduce_scatter";
     case CollectiveOp::kExchange:
       return "exchange";
+    case CollectiveOp::kBroadcast:
+      return "broadcast";
   }
   return "?";
 }

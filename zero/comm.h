@@ -34,8 +34,13 @@
 
 namespace terrace::zero {
 
-enum class CollectiveOp : uint8_t { kAllGather, kReduceScatter, kExchange };
-inline constexpr int kCollectiveOps = 3;
+enum class CollectiveOp : uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kExchange,
+  kBroadcast,
+};
+inline constexpr int kCollectiveOps = 4;
 std::string_view Name(CollectiveOp op);  // "all_gather", "reduce_scatter", ...
 
 // What a collective is about, compared on all ranks. `what` is a short name for
@@ -93,6 +98,11 @@ class Communicator {
   // order. Both must stay alive until the event is done.
   virtual Event Exchange(CollectiveTag tag, std::span<const std::byte> mine,
                          std::span<std::byte> all) = 0;
+
+  // `data`, of equal length on all ranks, receives the source's. The source
+  // sends size() - 1 times its length, the others nothing.
+  virtual Event Broadcast(CollectiveTag tag, int source,
+                          std::span<std::byte> data) = 0;
 
   // Ends the group: every wait on every rank throws kAborted naming the first
   // rank that failed. Out of band; may be called from any thread, repeatedly.

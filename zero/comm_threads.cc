@@ -261,6 +261,26 @@ class ThreadCommunicator final : public Communicator {
     });
   }
 
+  Event Broadcast(CollectiveTag tag, int source,
+                  std::span<std::byte> data) override {
+    const int64_t nbytes = std::ssize(data);
+    Post post;
+    post.descriptor = DescribeBroadcast(std::move(tag), source, nbytes, size());
+    post.descriptor.sequence = next_sequence_++;
+    post.buffers.push_back(data.data());
+    return queue_->Enqueue([this, post = std::move(post), source, data] {
+      Guard([&] {
+        Execute(post, rank_ == source ? (size() - 1) * std::ssize(data) : 0,
+                [&] {
+                  if (rank_ == source || data.empty()) return;
+                  const Rendezvous::Reading reading(group_->meeting);
+                  std::memcpy(data.data(), reading.post(source).buffers[0],
+                              data.size());
+                });
+      });
+    });
+  }
+
   void Abort(ErrorCode code, std::string_view message) noexcept override {
     group_->meeting.Fail(rank_, code, message);
   }

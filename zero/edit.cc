@@ -19,8 +19,24 @@
 namespace terrace::zero {
 namespace {
 
-// Of a rank's part of the staging through which an edit reaches other ranks.
+// Of the staging through which an edit reaches other ranks.
 constexpr int64_t kBlockNbytes = int64_t{1} << 20;
+
+std::string_view NameOf(StateKind kind) {
+  switch (kind) {
+    case StateKind::kWeight:
+      return "weight";
+    case StateKind::kWorking:
+      return "working value";
+    case StateKind::kGradient:
+      return "gradient";
+    case StateKind::kMoment1:
+      return "moment1";
+    case StateKind::kMoment2:
+      return "moment2";
+  }
+  return "?";
+}
 
 // '*' matches any characters, '/' and '.' included.
 bool Matches(std::string_view pattern, std::string_view name) {
@@ -230,25 +246,24 @@ void Write(StoreState& state, ParamId id, int64_t begin, int64_t numel,
     write(segment.param);
 }
 
-// The source's new values, block by block, to every rank. `staging` has one
-// block for each rank; `values` counts on the source alone.
+// The source's new values to every rank, in blocks of the size of `staging`,
+// which receives them elsewhere; `values` counts on the source alone.
 void SendAndWrite(StoreState& state, ParamId id, int source,
                   const Tensor& values, DType dtype, const Tensor& staging) {
   const ParamLayout& p = state.layout.param(id);
-  const int ranks = state.comm.size();
   const int64_t size = SizeOf(dtype);
-  const int64_t most = staging.nbytes() / ranks / size;
-  auto* const all = static_cast<std::byte*>(staging.raw());
+  const int64_t most = staging.nbytes() / size;
+  const bool sends = state.comm.rank() == source;
   for (int64_t begin = 0; begin < p.spec.shape.numel(); begin += most) {
     const int64_t numel = std::min(most, p.spec.shape.numel() - begin);
-    const int64_t nbytes = numel * size;
-    std::byte* const own = all + state.comm.rank() * nbytes;
-    if (state.comm.rank() == source)
-      std::memcpy(own, static_cast<std::byte*>(values.raw()) + begin * size,
-                  static_cast<size_t>(nbytes));
-    state.comm.AllGather({"edit " + p.spec.name, p.unit}, {{own, all, nbytes}})
+    std::byte* const block =
+        sends ? static_cast<std::byte*>(values.raw()) + begin * size
+              : static_cast<std::byte*>(staging.raw());
+    state.comm
+        .Broadcast({"edit " + p.spec.name, p.unit}, source,
+                   {block, static_cast<size_t>(numel * size)})
         .Wait();
-    Write(state, id, begin, numel, all + source * nbytes, dtype);
+    Write(state, id, begin, numel, block, dtype);
   }
 }
 
@@ -257,6 +272,8 @@ void SendAndWrite(StoreState& state, ParamId id, int source,
 void ParameterStore::Read(StateKind kind, std::string_view pattern,
                           FunctionRef<void(const NamedTensor&)> fn) {
   CheckSealed("read");
+  EnterTogether(state_->comm,
+                StrCat("read ", pattern, " (", NameOf(kind), ")"));
   if (kind == StateKind::kGradient) {
     TERRACE_CHECK(reducer_->micro_steps_done() == state_->options.micro_steps,
                   "[read] gradients are there after the window's last Backward "
@@ -277,6 +294,7 @@ void ParameterStore::Edit(std::string_view pattern,
                           const EditOptions& options) {
   CheckSealed("edit");
   Communicator& comm = state_->comm;
+  EnterTogether(comm, StrCat("edit ", pattern));
   const int source = options.source_rank;
   TERRACE_CHECK(source >= 0 && source < comm.size(),
                 "[edit] source_rank must be in [0, ", comm.size(), "), got ",
@@ -309,8 +327,8 @@ void ParameterStore::Edit(std::string_view pattern,
     if (failure != nullptr) std::rethrow_exception(failure);
     if (comm.size() > 1)
       staging = Tensor::Empty(state_->ctx.host_arena(),
-                              {comm.size() * std::min(longest, kBlockNbytes)},
-                              DType::kU8, MemoryTag::kStaging);
+                              {std::min(longest, kBlockNbytes)}, DType::kU8,
+                              MemoryTag::kStaging);
   });
   const std::vector<EditRecord> all =
       ExchangeEdits(*state_, pattern, ids, edited, source);

@@ -9,6 +9,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/rng.h"
 #include "terrace/kernels/copy.h"
+#include "terrace/zero/agreement.h"
 #include "terrace/zero/parameter_store.h"
 #include "terrace/zero/pieces.h"
 #include "terrace/zero/state_hash.h"
@@ -103,6 +104,7 @@ void ParameterStore::ClearMoments() {
 
 void ParameterStore::RefreshWorking() {
   CheckSealed("refresh");
+  EnterTogether(state_->comm, "refresh");
   for (size_t u = 0; u < state_->units.size(); ++u) {
     UnitState& unit = state_->units[u];
     std::vector<GatherSegment> gathers;

@@ -99,7 +99,8 @@ TEST(BytesTest, WireBytesOfAStepEqualTheFormula) {
                   });
               SCOPED_TRACE(options.ToString());
               for (CollectiveOp op :
-                   {CollectiveOp::kAllGather, CollectiveOp::kReduceScatter}) {
+                   {CollectiveOp::kAllGather, CollectiveOp::kReduceScatter,
+                    CollectiveOp::kBroadcast}) {
                 const auto i = static_cast<size_t>(op);
                 EXPECT_EQ(run.comm[i].nbytes - run.comm_before_last[i].nbytes,
                           plan[i])

@@ -112,6 +112,32 @@ TEST_P(CommConformanceTest, ExchangeIsInRankOrder) {
   }
 }
 
+TEST_P(CommConformanceTest, BroadcastReachesAllAndOnlyTheSourceSends) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (int source = 0; source < ranks; ++source) {
+      Run(ranks, [&](int rank, Communicator& comm) {
+        std::vector<std::byte> data = Slice(rank, 0, 1000);
+        comm.Broadcast({"edit", 2}, source, data).Wait();
+        EXPECT_EQ(data, Slice(source, 0, 1000));
+        comm.Broadcast({"nothing"}, source, {}).Wait();
+        const auto stats =
+            comm.Stats()[static_cast<size_t>(CollectiveOp::kBroadcast)];
+        EXPECT_EQ(stats.calls, 2);
+        EXPECT_EQ(stats.nbytes, rank == source ? (ranks - 1) * 1000 : 0);
+        EXPECT_EQ(comm.Stats()[0].calls, 0);
+      });
+    }
+  }
+}
+
+TEST_P(CommConformanceTest, ABroadcastNeedsASourceOfTheGroup) {
+  Run(2, [](int, Communicator& comm) {
+    std::vector<std::byte> data(4);
+    for (const int source : {-1, 2})
+      EXPECT_THROW(comm.Broadcast({"edit"}, source, data), Error);
+  });
+}
+
 // --- reduction ---
 
 // About 31 significant bits with a spread of exponents: rounds in f32 and bf16

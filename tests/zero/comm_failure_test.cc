@@ -136,6 +136,21 @@ TEST(CommFailureTest, UnequalOperationsEndAllRanks) {
       "reduce_scatter \"reduce h.0\"", "exchange \"boundary\"");
 }
 
+TEST(CommFailureTest, UnequalSourcesEndAllRanks) {
+  std::vector<std::byte> data[2] = {std::vector<std::byte>(24, std::byte{1}),
+                                    std::vector<std::byte>(24, std::byte{2})};
+  ExpectDisagreement(
+      [&](int rank, Communicator& comm) {
+        comm.Broadcast({"edit w", 3}, rank, data[rank]).Wait();
+      },
+      "broadcast \"edit w\" (sequence 0, unit 3): 1 segment, 24 bytes from "
+      "rank 0",
+      "broadcast \"edit w\" (sequence 0, unit 3): 1 segment, 24 bytes from "
+      "rank 1");
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(data[rank][0], std::byte(rank + 1));
+}
+
 TEST(CommFailureTest, UnequalDtypesEndAllRanks) {
   std::vector<float> grads[2] = {std::vector<float>(24),
                                  std::vector<float>(24)};

@@ -15,10 +15,11 @@ namespace {
 const Shape kInput = {3, 4};
 constexpr ErrorCode kCommunication = ErrorCode::kCommunication;
 
-// Two ranks at stage 3 do `fn` after a step of training.
+// Two ranks do `fn` after a step of training.
 zero::FirstFailure FailTrained(
-    const std::function<void(zero::Runtime&, zero::Engine&, const Mlp&)>& fn) {
-  return FailStore({.ranks = 2, .stage = 3, .timeout_s = 2}, kCommunication,
+    const std::function<void(zero::Runtime&, zero::Engine&, const Mlp&)>& fn,
+    int stage = 3) {
+  return FailStore({.ranks = 2, .stage = stage, .timeout_s = 2}, kCommunication,
                    [&](zero::Runtime& rt) {
                      const Mlp mlp(rt.store(), 4, 4);
                      zero::Engine engine(rt);
@@ -41,28 +42,80 @@ TEST(EngineFailureTest, B016SaveOnOneRankEndsAndNamesWhoCame) {
   EXPECT_FALSE(std::filesystem::exists(dir + "/latest"));
 }
 
-TEST(EngineFailureTest, B016ReadOnOneRankEndsAndNamesWhoCame) {
-  const auto failure =
-      FailTrained([&](zero::Runtime& rt, zero::Engine& engine, const Mlp&) {
-        if (rt.rank() == 0) ReadValues(engine.store(), "h.2.*");
-      });
-  EXPECT_TRUE(Contains(failure.message, "read h.2")) << failure.message;
-  EXPECT_TRUE(Contains(failure.message, "entered by rank 0"))
-      << failure.message;
-  EXPECT_TRUE(Contains(failure.message, "not by rank 1")) << failure.message;
+// A door of the store that one rank alone opens, and what all are told of it.
+struct Door {
+  const char* what;
+  void (*open)(zero::ParameterStore& store);
+};
+constexpr Door kDoors[] = {
+    {"read h.2.* (weight)",
+     [](zero::ParameterStore& store) { ReadValues(store, "h.2.*"); }},
+    {"edit h.2.fc0.bias",
+     [](zero::ParameterStore& store) {
+       WriteValues(store, "h.2.fc0.bias", {1, 2, 3, 4});
+     }},
+    {"refresh", [](zero::ParameterStore& store) { store.RefreshWorking(); }},
+    {"replicas", [](zero::ParameterStore& store) { store.StateHash(); }},
+};
+
+// At every stage, also where this rank holds all that it asks for.
+TEST(EngineFailureTest, B016ADoorOpenedByOneRankEndsAndNamesWhoCame) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const Door& door : kDoors) {
+      SCOPED_TRACE(StrCat("stage ", stage, ", ", door.what));
+      const auto failure = FailTrained(
+          [&](zero::Runtime& rt, zero::Engine& engine, const Mlp&) {
+            if (rt.rank() == 0) door.open(engine.store());
+          },
+          stage);
+      EXPECT_TRUE(Contains(failure.message, StrCat("\"", door.what)))
+          << failure.message;
+      EXPECT_TRUE(Contains(failure.message, "entered by rank 0"))
+          << failure.message;
+      EXPECT_TRUE(Contains(failure.message, "not by rank 1"))
+          << failure.message;
+      EXPECT_FALSE(Contains(failure.message, "\n")) << failure.message;
+    }
+  }
 }
 
-TEST(EngineFailureTest, B016ReadOnOneRankWhileTheOtherTrains) {
-  const auto failure =
-      FailTrained([&](zero::Runtime& rt, zero::Engine& engine, const Mlp& mlp) {
-        if (rt.rank() == 0) ReadValues(engine.store(), "h.2.*");
-        TrainStep(engine, mlp, kInput);
-      });
-  // Both descriptions side by side.
-  EXPECT_TRUE(Contains(failure.message, "rank 0: all_gather \"read h.2\""))
-      << failure.message;
-  EXPECT_TRUE(Contains(failure.message, "rank 1: all_gather \"gather h.0\""))
-      << failure.message;
+TEST(EngineFailureTest, B016ADoorOpenedByOneRankWhileTheOtherTrains) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const Door& door : kDoors) {
+      SCOPED_TRACE(StrCat("stage ", stage, ", ", door.what));
+      const auto failure = FailTrained(
+          [&](zero::Runtime& rt, zero::Engine& engine, const Mlp& mlp) {
+            if (rt.rank() == 0) door.open(engine.store());
+            TrainStep(engine, mlp, kInput);
+          },
+          stage);
+      // Both descriptions side by side.
+      EXPECT_TRUE(
+          Contains(failure.message, StrCat("rank 0: exchange \"", door.what)))
+          << failure.message;
+      EXPECT_TRUE(Contains(failure.message,
+                           stage == 3
+                               ? "rank 1: all_gather \"gather h.0\""
+                               : "rank 1: reduce_scatter \"reduce h.3\""))
+          << failure.message;
+    }
+  }
+}
+
+TEST(EngineFailureTest, RanksThatReadDifferentThingsAreTold) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const auto failure = FailTrained(
+        [](zero::Runtime& rt, zero::Engine& engine, const Mlp&) {
+          ReadValues(engine.store(), "h.1.*",
+                     rt.rank() == 0 ? zero::StateKind::kWeight
+                                    : zero::StateKind::kMoment1);
+        },
+        stage);
+    EXPECT_TRUE(Contains(failure.message, "\"read h.1.* (weight)\""))
+        << failure.message;
+    EXPECT_TRUE(Contains(failure.message, "\"read h.1.* (moment1)\""))
+        << failure.message;
+  }
 }
 
 TEST(EngineFailureTest, B018ARankThatSkipsACollectiveIsTold) {
