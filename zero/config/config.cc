@@ -241,7 +241,6 @@ void ReadOurs(KeyValues& values, EngineConfig& config) {
                                 : RecomputePolicy::kNone;
   config.device_memory_nbytes = values.OptionalInt("terrace.device_memory");
   config.host_memory_nbytes = values.OptionalInt("terrace.host_memory");
-  config.deterministic = values.Bool("terrace.deterministic");
   values.Text("terrace.collectives");  // the table allows one
   config.communication_timeout_s =
       values.Number("terrace.communication_timeout_s");

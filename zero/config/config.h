@@ -68,7 +68,6 @@ struct EngineConfig {
   RecomputePolicy recompute_policy = RecomputePolicy::kNone;
   std::optional<int64_t> device_memory_nbytes;
   std::optional<int64_t> host_memory_nbytes;
-  bool deterministic = true;
   Collectives collectives = Collectives::kOrdered;
   double communication_timeout_s = 600;
   int64_t check_replicas_every = 0;  // steps; 0: never

@@ -72,7 +72,6 @@ TEST(ConfigTest, AbsentKeysGetTheDocumentedDefaults) {
   EXPECT_EQ(config.gradient_reduction, ReductionMoment::kWindow);
   EXPECT_EQ(config.recompute_policy, RecomputePolicy::kNone);
   EXPECT_EQ(config.communication_timeout_s, 600);
-  EXPECT_TRUE(config.deterministic);
   EXPECT_EQ(config.resolved.Find("terrace.parameter_groups")->where,
             "no weight decay for parameters of one dimension");
   EXPECT_FALSE(config.parameter_groups.has_value());
@@ -322,6 +321,20 @@ TEST(ConfigTest, WallClockBreakdownHasNoEffectAndSaysSo) {
   EXPECT_THAT(AllNotices(Read(With("\"wall_clock_breakdown\": true"))),
               HasSubstr("wall_clock_breakdown: accepted without effect, the "
                         "metrics always hold the times"));
+}
+
+TEST(ConfigTest, TheCpuIsDeterministicWhateverTheKeySays) {
+  const std::string adamw = "\"optimizer\": {\"type\": \"AdamW\"}";
+  const EngineConfig off =
+      Read(With(adamw + ", \"terrace\": {\"deterministic\": false}"));
+  EXPECT_THAT(off.notices(),
+              ElementsAre(HasSubstr("terrace.deterministic: accepted without "
+                                    "effect, runs on the CPU are always "
+                                    "deterministic")));
+  EXPECT_EQ(off.resolved.Find("terrace.deterministic")->effect, "none");
+  const EngineConfig on =
+      Read(With(adamw + ", \"terrace\": {\"deterministic\": true}"));
+  EXPECT_THAT(on.notices(), IsEmpty());
 }
 
 TEST(ConfigTest, OldBooleanSectionMeansStageOne) {
