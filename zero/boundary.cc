@@ -13,7 +13,7 @@ namespace {
 // Fixed layout; the touched bits follow it.
 struct Record {
   double loss_sum, weight_sum, nominal_weight, norm_squared;
-  uint64_t plan_hash;
+  uint64_t plan_hash, order_hash;
   uint8_t finite, stop, pad[6];
 };
 
@@ -47,6 +47,7 @@ BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input) {
   record.nominal_weight = input.nominal_weight;
   record.norm_squared = own.sum;
   record.plan_hash = input.plan_hash;
+  record.order_hash = input.order_hash;
   record.finite = own.finite && std::isfinite(input.loss_sum) &&
                   std::isfinite(input.weight_sum);
   record.stop = input.stop_requested;
@@ -77,6 +78,8 @@ BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input) {
     result.stop_requested = result.stop_requested || other.stop != 0;
     result.plans_agree =
         result.plans_agree && other.plan_hash == record.plan_hash;
+    result.orders_agree =
+        result.orders_agree && other.order_hash == record.order_hash;
     for (size_t i = 0; i < params; ++i)
       if (theirs[sizeof other + i] != std::byte{0}) result.touched[i] = true;
     if (other.nominal_weight != record.nominal_weight)

@@ -16,6 +16,7 @@ struct BoundaryInput {
   double nominal_weight = 0;  // W: what backward was seeded with, of the window
   double loss_scale = 1;
   uint64_t plan_hash = 0;
+  uint64_t order_hash = 0;  // of the reductions
   bool stop_requested = false;
   std::vector<bool> touched;  // by parameter
 };
@@ -28,6 +29,7 @@ struct BoundaryResult {
   double q = 0;            // the one factor of decision A7
   bool finite = true;
   bool plans_agree = true;
+  bool orders_agree = true;
   bool stop_requested = false;  // by any rank
   std::vector<bool> touched;    // by any rank
 };

@@ -154,12 +154,14 @@ std::optional<StepResult> Engine::Step() {
   input.weight_sum = weight_sum_;
   input.nominal_weight = nominal_weight_;
   input.plan_hash = gatherer.PlanHash();
+  input.order_hash = reducer.OrderHash();
   input.stop_requested = stop_;
   const size_t params = store_.layout().params().size();
   for (size_t i = 0; i < params; ++i)
     input.touched.push_back(reducer.touched(static_cast<ParamId>(i)));
   const BoundaryResult boundary = ExchangeBoundary(store_.state(), input);
   gatherer.SetAgreed(boundary.plans_agree);
+  reducer.AgreeOrder(boundary.orders_agree);
 
   StepResult result;
   result.plans_agree = boundary.plans_agree;

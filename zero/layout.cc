@@ -58,6 +58,7 @@ ParamId Layout::AddParam(UnitId unit, const ParamSpec& spec, DType working) {
   const auto id = static_cast<ParamId>(params_.size());
   it->params.push_back(id);
   params_.push_back(std::move(param));
+  uses_.push_back(id);
   return id;
 }
 
@@ -66,6 +67,7 @@ void Layout::AddAlias(ParamId param, std::string alias) {
     TERRACE_THROW(ErrorCode::kAlreadyExists, "[store] name '", alias,
                   "' is already declared: names must be unique");
   mutable_param(param).aliases.push_back(std::move(alias));
+  uses_.push_back(param);
 }
 
 ParamId Layout::Find(std::string_view name) const {

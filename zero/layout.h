@@ -76,6 +76,10 @@ class Layout {
   // `alias` becomes another name of `param`.
   void AddAlias(ParamId param, std::string alias);
 
+  // Parameters in the order of Declare and Tie: the forward that the
+  // declarations lead to expect, until one was recorded.
+  const std::vector<ParamId>& uses() const { return uses_; }
+
   const std::vector<UnitLayout>& units() const { return units_; }
   const std::vector<ParamLayout>& params() const { return params_; }
   const UnitLayout& unit(UnitId id) const {
@@ -101,6 +105,7 @@ class Layout {
  private:
   std::vector<UnitLayout> units_;
   std::vector<ParamLayout> params_;
+  std::vector<ParamId> uses_;
 };
 
 }  // namespace terrace::zero

@@ -1,7 +1,12 @@
 #include "terrace/zero/memory_model.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
+#include <utility>
+
+#include "terrace/zero/collective.h"
+#include "terrace/zero/plan.h"
 
 namespace terrace::zero {
 namespace {
@@ -78,6 +83,142 @@ StateBytes BytesAtRest(const Layout& layout, const StoreOptions& options,
   for (int64_t slot : SlotBytes(layout, options, shards))
     bytes.gathered += slot;
   return bytes;
+}
+
+namespace {
+
+// Backward as the reducer sees it, in bytes.
+class StepWalk {
+ public:
+  StepWalk(const Layout& layout, const StoreOptions& options, int shards,
+           std::span<const ParamId> uses)
+      : layout_(layout),
+        options_(options),
+        shards_(shards),
+        uses_(uses),
+        units_(layout.units().size()) {
+    std::vector<UnitId> forward, training;
+    for (ParamId id : uses) forward.push_back(layout.param(id).unit);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const auto& segments = layout.units()[u].segments;
+      units_[u].open.resize(segments.size());
+      if (std::ranges::any_of(segments, &SegmentLayout::trainable))
+        training.push_back(static_cast<UnitId>(u));
+    }
+    order_ = ReductionOrder(forward, training);
+  }
+
+  // One micro-step; with `again`, what it reduces is added to an earlier one's.
+  void Pass(bool again) {
+    for (Unit& unit : units_) unit.remaining = 0;
+    for (ParamId id : uses_)
+      if (layout_.param(id).spec.trainable)
+        ++Of(layout_.param(id).unit).remaining;
+    size_t next = 0;
+    const auto reduce_ready = [&] {
+      while (next < order_.size() && Of(order_[next]).remaining == 0)
+        Reduce(order_[next++], again);
+    };
+    for (size_t i = uses_.size(); i-- > 0;) {
+      const ParamLayout& param = layout_.param(uses_[i]);
+      if (!param.spec.trainable) continue;
+      Open(param.unit, static_cast<size_t>(param.segment));
+      if (--Of(param.unit).remaining == 0) reduce_ready();
+    }
+    reduce_ready();
+  }
+
+  StepBytes most;
+
+ private:
+  struct Unit {
+    std::vector<int64_t> open;  // bytes, by segment
+    int remaining = 0;          // uses of the pass
+  };
+  struct Transfer {
+    UnitId unit;
+    int64_t open, staging;
+  };
+
+  Unit& Of(UnitId id) { return units_[static_cast<size_t>(id)]; }
+
+  void Open(UnitId id, size_t segment) {
+    const SegmentLayout& s = layout_.unit(id).segments[segment];
+    int64_t& open = Of(id).open[segment];
+    if (!ByMicroStep(options_) || !s.trainable || open > 0) return;
+    open = PaddedNumel(s.numel, shards_) * SizeOf(Or64(s.dtype, options_.grad));
+    open_nbytes_ += open;
+    if (std::ranges::find(open_units_, id) == open_units_.end())
+      open_units_.push_back(id);
+    Record();
+  }
+
+  void Reduce(UnitId id, bool again) {
+    Unit& unit = Of(id);
+    Transfer transfer{id, 0, Staging(id, again)};
+    for (size_t s = 0; s < unit.open.size(); ++s) {
+      Open(id, s);
+      transfer.open += std::exchange(unit.open[s], 0);
+    }
+    transfers_.push_back(transfer);
+    if (!ByMicroStep(options_)) open_units_.push_back(id);
+    Record();
+    const size_t keep =
+        ByMicroStep(options_) && options_.overlap ? kOpenInFlight : 0;
+    while (transfers_.size() > keep) {
+      open_nbytes_ -= transfers_.front().open;
+      std::erase(open_units_, transfers_.front().unit);
+      transfers_.pop_front();
+    }
+  }
+
+  // One reduction runs at a time, whichever of those on their way.
+  void Record() {
+    int64_t staging = 0;
+    for (const Transfer& t : transfers_) staging = std::max(staging, t.staging);
+    most.open = std::max(most.open, open_nbytes_);
+    most.staging = std::max(most.staging, staging);
+    if (open_nbytes_ + staging <= most.together) return;
+    most.together = open_nbytes_ + staging;
+    most.units = open_units_;
+  }
+
+  int64_t Staging(UnitId id, bool again) const {
+    if (shards_ == 1) return 0;
+    int64_t sent = 0, sum = 0;
+    for (const SegmentLayout& s : layout_.unit(id).segments) {
+      if (!s.trainable) continue;
+      const DType grad = Or64(s.dtype, options_.grad);
+      const int64_t piece = PieceOfSlice(SliceNumel(s.numel, shards_),
+                                         options_.bucket_numel, shards_);
+      if (grad != options_.wire)
+        sent = std::max(sent, shards_ * piece * SizeOf(options_.wire));
+      if (again && ByMicroStep(options_))
+        sum = std::max(sum, piece * SizeOf(grad));
+    }
+    return sent + sum;
+  }
+
+  const Layout& layout_;
+  const StoreOptions& options_;
+  const int shards_;
+  const std::span<const ParamId> uses_;
+  std::vector<UnitId> order_;
+  std::vector<Unit> units_;
+  std::deque<Transfer> transfers_;
+  std::vector<UnitId> open_units_;  // transfers' included
+  int64_t open_nbytes_ = 0;
+};
+
+}  // namespace
+
+StepBytes BytesInStep(const Layout& layout, const StoreOptions& options,
+                      int shards, std::span<const ParamId> uses) {
+  StepWalk walk(layout, options, shards, uses);
+  // What the first micro-step leaves on its way meets the second, and so on.
+  for (int micro = 0; micro < std::min(options.micro_steps, 2); ++micro)
+    walk.Pass(micro > 0);
+  return std::move(walk.most);
 }
 
 std::vector<int64_t> ResidencyIntervals(const Layout& layout,

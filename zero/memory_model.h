@@ -8,6 +8,12 @@
 //   parameters  w Ŝ   (w Ŝ / N where they are sharded and not resident)
 //   gradients   g Ŝ   (g Ŝ / N where sharded and reduced every micro-step)
 //   optimizer   (k + s) Ŝ   (/ N where sharded)
+// In a step, by a walk over the uses of parameters (decision B5):
+//   open gradients     g Ŝ of every unit that is open or on its way
+//   exchange staging   c N p where the wire differs from the gradient, g p
+//   where
+//                      the sum is added to a slice; p elements a slice and
+//                      piece
 #pragma once
 
 #include <array>
@@ -33,6 +39,27 @@ struct StateBytes {
 StateBytes BytesAtRest(const Layout& layout, const StoreOptions& options,
                        int shards);
 
+// What a window needs beside the states and slots, at the most, of one rank.
+struct StepBytes {
+  // Gradients of units that are open or on their way, under the tag `gradient`
+  // (decision B5: a tied weight's from the head to the lookup).
+  int64_t open = 0;
+  int64_t staging = 0;  // of the reduction that runs, tag `communication`
+  // Both at once, whenever the transfers finish; and the units they are of, in
+  // the order in which they were opened.
+  int64_t together = 0;
+  std::vector<UnitId> units;
+};
+
+// Reductions beside the unit that is being filled, where they overlap with
+// backward and hold transient buffers.
+inline constexpr size_t kOpenInFlight = 2;
+
+// Of windows whose forward uses parameters in the order `uses`, one backward a
+// micro-step, units being reduced in the reverse of their first use.
+StepBytes BytesInStep(const Layout& layout, const StoreOptions& options,
+                      int shards, std::span<const ParamId> uses);
+
 // Bytes of the slots that stage 3 reserves: one for the largest unit and, of
 // the next size, one more than the prefetch depth and the units that the reuse
 // distance keeps; never more than there are units.
@@ -50,7 +77,8 @@ std::vector<int64_t> ResidencyIntervals(const Layout& layout,
                                         std::span<const UnitId> order);
 
 // Bytes that one rank sends in one window, by CollectiveOp; control messages
-// (kExchange) are left at 0. `order` is the training pass's order of units.
+// (kExchange) are left at 0, and edits alone broadcast. `order` is the training
+// pass's order of units.
 std::array<int64_t, kCollectiveOps> WireBytes(const Layout& layout,
                                               const StoreOptions& options,
                                               int shards,

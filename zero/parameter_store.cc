@@ -152,7 +152,7 @@ autograd::ParameterLease ParameterStore::Acquire(Context& ctx, ParamId id) {
                 "' must be used with the context of its store");
   const ParamLayout& p = state_->layout.param(id);
   UnitState& unit = state_->unit_of(id);
-  gatherer_->Acquire(p.unit);
+  Use(p.unit);
   ++unit.pins;
   const SegmentState& segment = state_->segment_of(id);
   const Piece& whole = unit.gathers ? segment.gathered : segment.param;
@@ -163,13 +163,18 @@ autograd::ParameterLease ParameterStore::Acquire(Context& ctx, ParamId id) {
   return autograd::ParameterLease(this, p.unit, std::move(value));
 }
 
+void ParameterStore::Use(UnitId unit) {
+  if (gatherer_->phase() == Phase::kTrain) reducer_->Use(unit);
+  gatherer_->Acquire(unit);
+}
+
 void ParameterStore::ReleaseLease(int32_t unit) noexcept {
   --state_->units[static_cast<size_t>(unit)].pins;
 }
 
 UnitLease ParameterStore::HoldUnit(Context&, UnitId unit) {
   CheckSealed("unit");
-  gatherer_->Acquire(unit);
+  Use(unit);
   ++state_->units[static_cast<size_t>(unit)].pins;
   return UnitLease(this, unit);
 }

@@ -181,6 +181,7 @@ class ParameterStore final : public autograd::ParameterSource {
 
  private:
   void CheckSealed(const char* where) const;
+  void Use(UnitId unit);
   void Initialise();
 
   std::unique_ptr<StoreState> state_;

@@ -14,6 +14,14 @@
 
 namespace terrace::zero {
 
+// The order in which units are reduced (decision D7): the reverse of their
+// first use in `forward`, then what it does not use of `units`, in their order.
+// Nothing but `units`, each once.
+std::vector<UnitId> ReductionOrder(std::span<const UnitId> forward,
+                                   std::span<const UnitId> units);
+
+uint64_t HashOrder(std::span<const UnitId> order);
+
 class PassPlan {
  public:
   void Seed(std::vector<UnitId> order) { plan_ = std::move(order); }
@@ -28,7 +36,7 @@ class PassPlan {
   void Abandon();
 
   const std::vector<UnitId>& order() const { return plan_; }
-  uint64_t Hash() const;
+  uint64_t Hash() const { return HashOrder(plan_); }
 
  private:
   std::vector<UnitId> plan_, recorded_;

@@ -6,12 +6,11 @@
 
 #include "terrace/core/error.h"
 #include "terrace/core/profiler.h"
+#include "terrace/zero/memory_model.h"
+#include "terrace/zero/plan.h"
 
 namespace terrace::zero {
 namespace {
-
-// Transient buffers in flight beside the one that is being filled.
-constexpr size_t kOpenInFlight = 2;
 
 void ZeroRange(const Piece& piece, const Range& range) {
   std::memset(
@@ -23,12 +22,34 @@ void ZeroRange(const Piece& piece, const Range& range) {
 
 Reducer::Reducer(StoreState& state)
     : state_(state),
+      seen_(state.units.size()),
       progress_(state.units.size()),
       touched_(state.layout.params().size()),
       touched_window_(state.layout.params().size()) {
-  // Backward meets units in the reverse of their declaration.
-  for (size_t i = state.units.size(); i-- > 0;)
+  for (size_t i = 0; i < state.units.size(); ++i)
     if (state.units[i].trains) order_.push_back(static_cast<UnitId>(i));
+  std::vector<UnitId> forward;
+  for (ParamId id : state.layout.uses())
+    forward.push_back(state.layout.param(id).unit);
+  order_ = learnt_ = ReductionOrder(forward, order_);
+}
+
+void Reducer::Use(UnitId unit) {
+  const auto index = static_cast<size_t>(unit);
+  if (seen_[index]) return;
+  seen_[index] = true;
+  recorded_.push_back(unit);
+}
+
+void Reducer::ForgetUses() {
+  recorded_.clear();
+  seen_.assign(seen_.size(), false);
+}
+
+uint64_t Reducer::OrderHash() const { return HashOrder(learnt_); }
+
+void Reducer::AgreeOrder(bool agreed) {
+  if (agreed) order_ = learnt_;
 }
 
 void Reducer::BeginBackward(std::span<const autograd::ParamUse> uses) {
@@ -150,15 +171,14 @@ void Reducer::Wait(const Event& event) {
   wait_seconds_ += NowSeconds() - begin;
 }
 
-// Drops finished transfers; waits for the oldest while more than `keep` hold
-// transient buffers.
+// Of transfers that hold transient buffers the last `keep` stay, finished or
+// not: what is open at once must not depend on timing (memory_model.h). Others
+// are dropped as they finish.
 void Reducer::Retire(size_t keep) {
-  while (!pending_.empty()) {
-    const bool bounded = ByMicroStep() || keep == 0;
-    if (bounded && pending_.size() > keep)
-      Wait(pending_.front().done);
-    else if (!pending_.front().done.Done())
-      return;
+  const bool bounded = ByMicroStep() || keep == 0;
+  while (bounded ? pending_.size() > keep
+                 : !pending_.empty() && pending_.front().done.Done()) {
+    Wait(pending_.front().done);
     pending_.erase(pending_.begin());
   }
 }
@@ -168,6 +188,8 @@ void Reducer::EndBackward() {
     while (next_ < order_.size()) Reduce(order_[next_++]);
   in_pass_ = false;
   if (!last_) return;
+  learnt_ = ReductionOrder(recorded_, order_);
+  ForgetUses();
   ++micro_;
   touched_.assign(touched_.size(), false);
 }
@@ -181,6 +203,7 @@ void Reducer::DiscardWindow() {
   Await();
   for (UnitState& unit : state_.units)
     for (SegmentState& segment : unit.segments) segment.open = {};
+  ForgetUses();
   ClearWindow();
 }
 

@@ -4,8 +4,10 @@
 // Local gradients go into the home buffer (moment `window`) or into a transient
 // buffer of the unit (moment `micro_step`); the first contribution overwrites,
 // later ones add. A unit is complete when every use counted for this backward
-// pass has fired. Complete units are reduced in one fixed order, those that
-// finish early wait, those that a pass does not use take part with zeros.
+// pass has fired. Complete units are reduced in one order, the reverse of their
+// first use in forward (decision D7): seeded from the declarations, learnt from
+// each pass, replaced at a boundary where all ranks have learnt the same. Those
+// that finish early wait, those that a pass does not use take part with zeros.
 // Reductions run beside the rest of backward; a transient buffer belongs to its
 // transfer until that is done.
 #pragma once
@@ -22,6 +24,10 @@ namespace terrace::zero {
 class Reducer {
  public:
   explicit Reducer(StoreState& state);
+
+  // --- forward ---
+  // The training walk turns to the unit.
+  void Use(UnitId unit);
 
   // --- backward ---
   // With `last` false the pass only accumulates; the micro-step goes on.
@@ -43,6 +49,11 @@ class Reducer {
   void ClearWindow();
   // The same after a pass that failed, once its transfers are over.
   void DiscardWindow();
+  // The order that the window's last pass recorded, to be compared; it counts
+  // from the next window on where all ranks agree.
+  uint64_t OrderHash() const;
+  void AgreeOrder(bool agreed);
+  const std::vector<UnitId>& order() const { return order_; }
 
   int64_t reductions() const { return reductions_; }
   double wait_seconds() const { return wait_seconds_; }
@@ -67,11 +78,15 @@ class Reducer {
   void ZeroUntouched(UnitId unit);
   void ReduceReady();
   void Reduce(UnitId unit);
+  void ForgetUses();
   void Wait(const Event& event);
   void Retire(size_t keep);
 
   StoreState& state_;
-  std::vector<UnitId> order_;  // in which units are reduced
+  std::vector<UnitId> order_;     // in which units are reduced
+  std::vector<UnitId> learnt_;    // by this rank's last pass
+  std::vector<UnitId> recorded_;  // first uses of the pass under way
+  std::vector<bool> seen_;        // by unit: in recorded_
   size_t next_ = 0;
   std::vector<Progress> progress_;              // by unit
   std::vector<bool> touched_, touched_window_;  // by parameter
