@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <string>
 
 #include "terrace/core/error.h"
 #include "terrace/zero/memory_model.h"
@@ -45,6 +47,15 @@ void AllocateSegment(StoreState& state, const UnitState& unit,
                                        MemoryTag::kOptimizer));
 }
 
+// " of units 'root', 'h.1'": those whose gradients are open or on their way.
+std::string OfUnits(const Layout& layout, std::span<const UnitId> units) {
+  std::string text;
+  for (UnitId unit : units)
+    text +=
+        StrCat(text.empty() ? " of " : ", ", "'", layout.unit(unit).name, "'");
+  return text;
+}
+
 }  // namespace
 
 void CheckBudget(const StoreState& state) {
@@ -52,19 +63,22 @@ void CheckBudget(const StoreState& state) {
   if (report.budget_nbytes == 0) return;
   const StateBytes bytes =
       BytesAtRest(state.layout, state.options, state.mesh.shard);
+  const StepBytes step = BytesInStep(state.layout, state.options,
+                                     state.mesh.shard, state.layout.uses());
   const int64_t need = report.total.now - report[MemoryTag::kCache].now +
-                       bytes.states() + bytes.gathered;
+                       bytes.states() + bytes.gathered + step.together;
   if (need <= report.budget_nbytes) return;
   const UnitLayout& largest =
       *std::ranges::max_element(state.layout.units(), {}, &UnitLayout::numel);
   TERRACE_THROW(ErrorCode::kOutOfMemory, "[store] the device budget of ",
                 report.budget_nbytes,
                 " bytes does not hold the model: at least ", need,
-                " bytes are needed before the first activation (parameters ",
+                " bytes are needed besides activations (parameters ",
                 bytes.parameter, ", gradients ", bytes.gradient, ", optimizer ",
                 bytes.optimizer, ", slots of gathered units ", bytes.gathered,
-                "); the largest unit is '", largest.name, "' with ",
-                largest.numel(), " elements");
+                ", reductions in backward ", step.together,
+                OfUnits(state.layout, step.units), "); the largest unit is '",
+                largest.name, "' with ", largest.numel(), " elements");
 }
 
 void AllocateStates(StoreState& state) {

@@ -81,8 +81,9 @@ struct StoreState {
   }
 };
 
-// Throws kOutOfMemory, with the least budget and the largest unit, where the
-// device budget does not hold the model at rest.
+// Throws kOutOfMemory, with the least budget and the units that decide it,
+// where the device budget does not hold the states, the slots and, in a step,
+// the open gradients and the staging of reductions. Activations come on top.
 void CheckBudget(const StoreState& state);
 
 // Allocates and zeroes every home, as the options say. Model-state bytes at

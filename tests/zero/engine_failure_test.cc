@@ -232,28 +232,31 @@ TEST(EngineFailureTest, DifferentDeclarationsNameParameterAndRanks) {
   EXPECT_TRUE(Contains(tie.message, "'head'")) << tie.message;
 }
 
-zero::RankFunction SealOnly(zero::StateBytes* bytes) {
-  return [bytes](zero::Runtime& rt) {
+zero::RankFunction SealOnly(int64_t* least) {
+  return [least](zero::Runtime& rt) {
     const Mlp mlp(rt.store(), 3, 8, 2);
     const nn::Linear head(nn::Scope(rt.store()), "head", 8, 100);
+    const zero::Layout& layout = rt.store().layout();
+    const zero::StateBytes bytes =
+        BytesAtRest(layout, rt.store().options(), rt.size());
+    const zero::StepBytes step =
+        BytesInStep(layout, rt.store().options(), rt.size(), layout.uses());
     if (rt.rank() == 0)
-      *bytes =
-          BytesAtRest(rt.store().layout(), rt.store().options(), rt.size());
+      *least = bytes.states() + bytes.gathered + step.together;
     zero::Engine engine(rt);
   };
 }
 
 TEST(EngineFailureTest, ABudgetTooSmallNamesTheUnitAndTheLeastBudget) {
   for (int stage = 0; stage <= 3; ++stage) {
-    zero::StateBytes bytes;
+    int64_t least = 0;
     StoreSpec spec{.ranks = 2, .stage = stage};
-    RunStore(spec, SealOnly(&bytes));
-    const int64_t least = bytes.states() + bytes.gathered;
+    RunStore(spec, SealOnly(&least));
     spec.device_memory = least;
-    RunStore(spec, SealOnly(&bytes));
+    RunStore(spec, SealOnly(&least));
     spec.device_memory = least - 1;
     const auto failure =
-        FailStore(spec, ErrorCode::kOutOfMemory, SealOnly(&bytes));
+        FailStore(spec, ErrorCode::kOutOfMemory, SealOnly(&least));
     EXPECT_TRUE(Contains(failure.message, StrCat("at least ", least, " bytes")))
         << failure.message;
     EXPECT_TRUE(Contains(failure.message, "unit is 'root'")) << failure.message;
