@@ -34,6 +34,8 @@ struct BenchOptions {
   double clip = 0;
   std::vector<std::string> peers = {};  // commands, see bench_peer.h
   std::string save_init = {};           // a folder, see bench_init.h
+  std::string init = {};                // of a probe: the same
+  int64_t ranks = 0, stage = -1;        // of a probe
 };
 
 // The limits of this machine, by one thread and by all (machine_limits.h).
@@ -53,5 +55,14 @@ std::vector<BenchRow> BenchOverlap(const BenchOptions& options);
 std::vector<BenchRow> BenchStep(const BenchOptions& options);
 // Steps of GPT-2 124M against the floor of bench_floor.h and against peers.
 std::vector<BenchRow> BenchTrain(const BenchOptions& options);
+// Steps at ZeRO stages 1 to 3 over those at stage 0, two ranks of one thread,
+// turn by turn.
+std::vector<BenchRow> BenchStages(const BenchOptions& options);
+// Gathers and reductions of two thread ranks, as a share of the bandwidth.
+std::vector<BenchRow> BenchCollectives(const BenchOptions& options);
+// Resident sizes against the gauges, of a process each (bench_probe.h).
+std::vector<BenchRow> BenchMemory(const BenchOptions& options);
+// Process start to the end of the first step, against peers'.
+std::vector<BenchRow> BenchStartup(const BenchOptions& options);
 
 }  // namespace terrace::tools

@@ -1,5 +1,10 @@
 #include "terrace/tools/bench_init.h"
 
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <span>
 #include <vector>
@@ -42,6 +47,56 @@ void WriteTokens(const std::string& path, const Workload& w) {
 }
 
 }  // namespace
+
+double LossTolerance(const Workload& w) {
+  return w.dtype == DType::kBF16 ? 1e-2 : 1e-4;
+}
+
+InitFolder::InitFolder(const std::string& keep, bool needed,
+                       const Workload& w) {
+  if (!keep.empty()) {
+    std::string name = w.Name();
+    std::ranges::replace(name, ' ', '-');
+    path_ = keep + "/" + name;
+  } else if (needed) {
+    std::string name =
+        std::filesystem::temp_directory_path().string() + "/terrace.XXXXXX";
+    if (mkdtemp(name.data()) == nullptr)
+      TERRACE_THROW(ErrorCode::kIo, "[bench] cannot make the folder ", name,
+                    ": ", std::strerror(errno));
+    path_ = name;
+    passing_ = true;
+  }
+}
+
+InitFolder::~InitFolder() {
+  std::error_code none;
+  if (passing_) std::filesystem::remove_all(path_, none);
+}
+
+SavedWorkload ReadInit(const std::string& folder) {
+  const std::string path = folder + "/workload.json";
+  const zero::JsonNode node = zero::ReadJsonFile(path);
+  const auto need = [&](const char* key) -> const zero::JsonNode& {
+    const zero::JsonNode* member = node.Member(key);
+    if (member == nullptr)
+      TERRACE_THROW(ErrorCode::kData, "[bench] ", path, " must say \"", key,
+                    "\", but does not");
+    return *member;
+  };
+  SavedWorkload saved;
+  Workload& w = saved.workload;
+  w.preset = "saved";
+  w.model = models::ReadGpt2Config(zero::ReadJsonFile(folder + "/config.json"));
+  w.batch = need("batch").integer;
+  w.sequence = need("sequence").integer;
+  w.threads = static_cast<int>(need("threads").integer);
+  w.dtype = need("dtype").text == "bf16" ? DType::kBF16 : DType::kF32;
+  w.clip = need("clip").number;
+  saved.warmup = static_cast<int>(need("warmup").integer);
+  saved.steps = need("steps").integer;
+  return saved;
+}
 
 void WriteInit(const std::string& folder, const Workload& w, int warmup,
                int64_t steps, zero::ParameterStore& store) {

@@ -19,6 +19,33 @@
 
 namespace terrace::tools {
 
+// The losses of a peer are ours within so much of each.
+double LossTolerance(const Workload& w);
+
+// Where to write it: below `keep`, by the workload's name; where that is "" and
+// it is `needed`, a folder of its own that goes with the object. Throws kIo.
+class InitFolder {
+ public:
+  InitFolder(const std::string& keep, bool needed, const Workload& w);
+  ~InitFolder();
+  InitFolder(const InitFolder&) = delete;
+  InitFolder& operator=(const InitFolder&) = delete;
+
+  const std::string& path() const { return path_; }  // "": none
+
+ private:
+  std::string path_;
+  bool passing_ = false;
+};
+
+// The workload of such a folder, and its steps.
+struct SavedWorkload {
+  Workload workload;
+  int warmup = 0;
+  int64_t steps = 0;
+};
+SavedWorkload ReadInit(const std::string& folder);
+
 // Of a store on one rank. Makes the folder. Throws kIo.
 void WriteInit(const std::string& folder, const Workload& w, int warmup,
                int64_t steps, zero::ParameterStore& store);

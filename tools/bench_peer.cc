@@ -136,7 +136,7 @@ PeerResult RunPeer(const std::string& command, const std::string& folder,
   ChildOptions options;
   options.set = {"TERRACE_BENCH_INIT=" + folder,
                  StrCat("OMP_NUM_THREADS=", threads),
-                 StrCat("TERRACE_BENCH_STARTED=", NowSeconds())};
+                 "TERRACE_BENCH_STARTED=" + std::to_string(NowSeconds())};
   options.unset = {"OPENBLAS_", "OMP_WAIT_POLICY="};
   const std::string text =
       RunChild({"/bin/sh", "-c", command + " \"$@\"", "sh", folder}, options);

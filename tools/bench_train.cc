@@ -1,9 +1,4 @@
-#include <stdlib.h>
-
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
-#include <optional>
 
 #include "terrace/core/context.h"
 #include "terrace/core/error.h"
@@ -22,42 +17,6 @@ constexpr int kWarmup = 2;     // steps that are not timed
 constexpr int64_t kSteps = 5;  // of a round
 constexpr int kShownLosses = 3;
 
-double Tolerance(const Workload& w) {
-  return w.dtype == DType::kBF16 ? 1e-2 : 1e-4;
-}
-
-// The folder that peers start from: --save-init's, or one that goes again.
-class InitFolder {
- public:
-  InitFolder(const BenchOptions& options, const Workload& w) {
-    if (!options.save_init.empty()) {
-      std::string name = w.Name();
-      std::ranges::replace(name, ' ', '-');
-      path_ = options.save_init + "/" + name;
-    } else if (!options.peers.empty()) {
-      std::string name =
-          std::filesystem::temp_directory_path().string() + "/terrace.XXXXXX";
-      if (mkdtemp(name.data()) == nullptr)
-        TERRACE_THROW(ErrorCode::kIo, "[bench] cannot make the folder ", name,
-                      ": ", std::strerror(errno));
-      path_ = name;
-      passing_ = true;
-    }
-  }
-  ~InitFolder() {
-    std::error_code none;
-    if (passing_) std::filesystem::remove_all(path_, none);
-  }
-  InitFolder(const InitFolder&) = delete;
-  InitFolder& operator=(const InitFolder&) = delete;
-
-  const std::string& path() const { return path_; }  // "": none
-
- private:
-  std::string path_;
-  bool passing_ = false;
-};
-
 // One number a round or step of each.
 struct Series {
   std::vector<double> step_s, update_s, blocks_s, head_s, losses;
@@ -67,6 +26,7 @@ struct Series {
     std::vector<double> step_s, ratios, startup_s, rss;
   };
   std::vector<double> rounds_s;  // medians of rounds
+  SteppedMemory memory;
   std::vector<Peer> peers;
 };
 
@@ -78,7 +38,7 @@ void TakePeers(const BenchOptions& options, const Workload& w,
     peer.last = RunPeer(options.peers[i], folder, w.threads);
     peer.loss_difference =
         std::max(peer.loss_difference,
-                 CompareLosses(peer.last, series.losses, Tolerance(w)));
+                 CompareLosses(peer.last, series.losses, LossTolerance(w)));
     peer.step_s.push_back(peer.last.step_s);
     peer.ratios.push_back(series.rounds_s.back() / peer.last.step_s);
     peer.startup_s.push_back(peer.last.startup_s);
@@ -90,7 +50,7 @@ void TakePeers(const BenchOptions& options, const Workload& w,
 Series Measure(const BenchOptions& options, const Workload& w,
                const Context& ctx) {
   const int64_t steps = options.steps > 0 ? options.steps : kSteps;
-  const InitFolder folder(options, w);
+  const InitFolder folder(options.save_init, !options.peers.empty(), w);
   Series series;
   SteppedRun run(w, [&](zero::Engine& engine) {
     if (!folder.path().empty())
@@ -121,6 +81,7 @@ Series Measure(const BenchOptions& options, const Workload& w,
     series.rounds_s.push_back(models::Median(std::move(own_s)));
     TakePeers(options, w, folder.path(), series);
   }
+  series.memory = run.Memory();
   return series;
 }
 
@@ -173,9 +134,17 @@ BenchRow PeerRow(const Workload& w, const Series& series,
                 {"ratio", models::Median(peer.ratios)},
                 {"ratio_min", least},
                 {"ratio_max", most}}};
-  if (peer.last.peak_rss_nbytes > 0)
-    row.numbers.push_back(
-        {"peer_peak_rss_mib", models::Median(peer.rss) / (1 << 20)});
+  if (const double rss = models::Median(peer.rss); rss > 0) {
+    // Beyond weights, gradients and moments: activations and all the rest.
+    constexpr double kMib = 1 << 20;
+    const double ours = static_cast<double>(series.memory.peak_nbytes -
+                                            series.memory.states_nbytes);
+    const double theirs = rss - peer.last.baseline_nbytes -
+                          16 * static_cast<double>(w.model.ParameterCount());
+    row.numbers.push_back({"peer_peak_rss_mib", rss / kMib});
+    row.numbers.push_back({"beyond_states_mib", ours / kMib});
+    row.numbers.push_back({"peer_beyond_states_mib", theirs / kMib});
+  }
   if (peer.last.startup_s > 0)
     row.numbers.push_back({"peer_startup_s", models::Median(peer.startup_s)});
   return row;

@@ -6,6 +6,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/json_writer.h"
 #include "terrace/tools/bench.h"
+#include "terrace/tools/bench_probe.h"
 #include "terrace/tools/commands.h"
 #include "terrace/tools/machine.h"
 #include "terrace/zero/runtime.h"
@@ -29,7 +30,11 @@ constexpr Entry kBenches[] = {
     {"adamw", BenchAdamW},
     {"overlap", BenchOverlap},
     {"step", BenchStep},
+    {"collectives", BenchCollectives},
     {"train", BenchTrain, true},
+    {"stages", BenchStages, true},
+    {"memory", BenchMemory, true},
+    {"startup", BenchStartup, true},
 };
 // clang-format on
 
@@ -110,6 +115,10 @@ int Bench(const Args& args) {
              "a command to train beside ours; may be repeated");
   flags.Text("--save-init", &options.save_init, "DIR",
              "keep the weights and tokens that peers start from");
+  flags.Text("--init", &options.init, "DIR",
+             "the folder of peers that a probe trains");
+  flags.Int("--ranks", &options.ranks, "N", "of a probe");
+  flags.Int("--stage", &options.stage, "0..3", "of a probe");
   if (!flags.Parse(args)) return 0;
   if (threads < 0 || rounds < 1)
     TERRACE_THROW(ErrorCode::kUsage,
@@ -119,6 +128,10 @@ int Bench(const Args& args) {
   options.threads =
       threads > 0 ? static_cast<int>(threads) : zero::DefaultThreads(1);
   options.rounds = static_cast<int>(rounds);
+  if (name == "probe") {
+    std::printf("%s\n", ProbeLine(options).c_str());
+    return 0;
+  }
   const std::vector<Entry> benches = Chosen(name);
   const std::vector<Fact> machine =
       MachineFacts(Context({.threads = options.threads}));

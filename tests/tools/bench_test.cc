@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "terrace/core/error.h"
 #include "terrace/core/safetensors.h"
 #include "terrace/tests/tools/terrace_process.h"
 #include "terrace/zero/config/json_source.h"
@@ -22,6 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
 using testing::RunTerrace;
+using testing::TerraceBinary;
 using testing::WriteText;
 using zero::JsonNode;
 
@@ -184,6 +186,86 @@ TEST(BenchTest, SavesWhatPeersStartFrom) {
   EXPECT_TRUE(std::equal(ids.begin() + 1, ids.end(), labels.begin()));
 }
 
+TEST(BenchTest, StagesAreComparedTurnByTurn) {
+  const std::vector<JsonNode> rows = Rows(Tiny("stages", {}));
+  ASSERT_EQ(rows.size(), 3u);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(
+        rows[i].Member("what")->text,
+        StrCat("gpt2 f32 B 2 T 16 2 ranks stage ", i + 1, " over stage 0"));
+    EXPECT_EQ(Number(rows[i], "pairs"), 4);
+    EXPECT_GT(Number(rows[i], "ratio_min"), 0);
+    EXPECT_LE(Number(rows[i], "ratio_min"), Number(rows[i], "ratio"));
+    EXPECT_GE(Number(rows[i], "ratio_max"), Number(rows[i], "ratio"));
+  }
+}
+
+TEST(BenchTest, CollectivesAreSharesOfTheBandwidth) {
+  const std::vector<JsonNode> rows = Rows({"collectives", "--rounds", "2"});
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_THAT(rows[0].Member("what")->text, HasSubstr("all_gather 64 KiB"));
+  EXPECT_THAT(rows[5].Member("what")->text, HasSubstr("reduce_scatter 32 MiB"));
+  for (const JsonNode& row : rows) EXPECT_GT(Number(row, "share_of_rmw"), 0);
+}
+
+TEST(BenchTest, MemoryIsThatOfAProcessOfItsOwn) {
+  const std::vector<JsonNode> rows = Rows(Tiny("memory", {"--preset", "gpt2"}));
+  ASSERT_EQ(rows.size(), 4u);  // stages 0 and 3, both dtypes
+  const auto states = [&](size_t i) { return Number(rows[i], "states_mib"); };
+  for (const JsonNode& row : rows) {
+    EXPECT_GT(Number(row, "rss_mib"), Number(row, "baseline_mib"));
+    EXPECT_GT(Number(row, "baseline_mib"), 0);
+    EXPECT_GE(Number(row, "gauges_mib"), Number(row, "states_mib"));
+    EXPECT_GT(Number(row, "growth_over_gauges"), 0);
+    EXPECT_GT(Number(row, "wanted"), 1.03);
+  }
+  // 16 bytes a parameter on each of two ranks, or once on both together; the
+  // parts of all of stage 3 need not be multiples of a rank's.
+  EXPECT_NEAR(states(2), states(0) / 2, 0.02 * states(0));
+  EXPECT_GT(states(1), states(0));
+}
+
+TEST(BenchTest, StartupIsComparedWithPeers) {
+  const std::string folder = FreshFolder("startup");
+  const std::string probe = TerraceBinary() + " bench probe --init";
+  const std::vector<JsonNode> rows = Rows(Tiny("startup", {"--peer", probe}));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_GT(Number(rows[0], "over_first_step"), 0);
+  EXPECT_GE(Number(rows[0], "startup_s"), Number(rows[0], "first_step_s"));
+  EXPECT_THAT(rows[1].Member("what")->text, HasSubstr("against terrace saved"));
+  EXPECT_EQ(Number(rows[1], "loss_difference"), 0);
+  EXPECT_GT(Number(rows[1], "ratio"), 0);
+
+  // One that does not say when its first step was done.
+  const std::string loss = [&] {
+    const auto run = RunTerrace([] {
+      auto args = Tiny("probe", {});
+      args.insert(args.begin(), "bench");
+      return args;
+    }());
+    return zero::ParseJson(run.out, "probe").Member("losses")->elements[0].text;
+  }();
+  auto args = Tiny("startup", {"--peer", "echo '{\"step_s\": 1, \"losses\": [" +
+                                             loss + "]}' #"});
+  args.insert(args.begin(), "bench");
+  const Outcome run = RunTerrace(args);
+  EXPECT_EQ(run.code, 3) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("startup_s"));
+}
+
+// Two builds of Terrace, or one with itself.
+TEST(BenchTest, TerraceIsAPeerOfItself) {
+  const std::string probe = TerraceBinary() + " bench probe --init";
+  for (const char* dtype : {"f32", "bf16"}) {
+    const std::vector<JsonNode> rows = Rows(
+        Tiny("train", {"--dtype", dtype, "--clip", "0.5", "--peer", probe}));
+    ASSERT_EQ(rows.size(), 2u);
+    EXPECT_EQ(Number(rows[1], "loss_difference"), 0);
+    EXPECT_GT(Number(rows[1], "ratio"), 0);
+    EXPECT_GT(Number(rows[1], "peer_beyond_states_mib"), 0);
+  }
+}
+
 TEST(BenchTest, BadFlagsGetOneError) {
   struct Bad {
     std::vector<std::string> flags;
@@ -196,6 +278,8 @@ TEST(BenchTest, BadFlagsGetOneError) {
                         {{"train", "--batch", "-1"}, "--batch"},
                         {{"train", "--clip", "-1"}, "--clip"},
                         {{"train", "--preset", "gpt3"}, "gpt2-medium"},
+                        {{"probe", "--init", "/none"}, "/none/workload.json"},
+                        {{"probe", "--stage", "4"}, "0..3"},
                         {{"trains"}, "did you mean train?"}}) {
     std::vector<std::string> args = bad.flags;
     args.insert(args.begin(), "bench");

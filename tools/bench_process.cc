@@ -1,0 +1,123 @@
+#include <algorithm>
+
+#include "terrace/core/error.h"
+#include "terrace/models/metrics.h"
+#include "terrace/tools/bench.h"
+#include "terrace/tools/bench_init.h"
+#include "terrace/tools/bench_peer.h"
+#include "terrace/tools/bench_probe.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr double kMib = 1 << 20;
+
+BenchRow MemoryRow(const BenchOptions& options, const Workload& w) {
+  const Probe probe =
+      RunProbe(options, w, options.steps > 0 ? options.steps : 2);
+  const double growth = probe.peak_rss_nbytes - probe.baseline_nbytes;
+  return {"memory",
+          w.Name(),
+          {{"rss_mib", probe.peak_rss_nbytes / kMib},
+           {"baseline_mib", probe.baseline_nbytes / kMib},
+           {"gauges_mib", probe.gauges_nbytes / kMib},
+           {"states_mib", probe.states_nbytes / kMib},
+           {"beyond_states_mib", (growth - probe.states_nbytes) / kMib},
+           {"growth_over_gauges", growth / probe.gauges_nbytes},
+           // 3 % and 64 MiB more.
+           {"wanted", 1.03 + 64 * kMib / probe.gauges_nbytes}}};
+}
+
+struct Starts {
+  std::vector<double> startup_s, first_s, step_s, faults_s, over_first,
+      over_step;
+
+  void Add(const Probe& probe) {
+    const double step = models::Median(probe.step_s);
+    startup_s.push_back(probe.startup_s);
+    first_s.push_back(probe.first_step_s);
+    step_s.push_back(step);
+    faults_s.push_back(probe.page_faults_s);
+    over_first.push_back(probe.startup_s /
+                         (probe.first_step_s + probe.page_faults_s));
+    over_step.push_back(probe.startup_s / (step + probe.page_faults_s));
+  }
+};
+
+}  // namespace
+
+std::vector<BenchRow> BenchMemory(const BenchOptions& options) {
+  constexpr int kRanks = 2;
+  std::vector<BenchRow> rows;
+  for (const char* preset : {"gpt2", "gpt2-medium"}) {
+    if (!options.preset.empty() && preset != std::string("gpt2")) continue;
+    for (const int stage : {0, 3}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        if (!options.dtype.empty() && dtype != DType::kF32) continue;
+        Workload w{.preset = preset,
+                   .batch = 1,
+                   .sequence = 1024,
+                   .dtype = dtype,
+                   .ranks = kRanks,
+                   .threads = std::max(options.threads / kRanks, 1),
+                   .stage = stage};
+        rows.push_back(MemoryRow(options, ReadWorkload(options, std::move(w))));
+      }
+    }
+  }
+  return rows;
+}
+
+std::vector<BenchRow> BenchStartup(const BenchOptions& options) {
+  const Workload w = ReadWorkload(options, {.threads = options.threads});
+  const InitFolder folder(options.save_init, !options.peers.empty(), w);
+  if (!folder.path().empty()) {
+    // One step of a peer, nothing before it.
+    SteppedRun run(w, [&](zero::Engine& engine) {
+      WriteInit(folder.path(), w, 0, 1, engine.store());
+    });
+  }
+  Starts ours;
+  std::vector<PeerResult> last(options.peers.size());
+  std::vector<std::vector<double>> peer_s(last.size()), ratios(last.size());
+  std::vector<double> differences(last.size());
+  for (int round = 0; round < options.rounds; ++round) {
+    const Probe probe =
+        RunProbe(options, w, options.steps > 0 ? options.steps : 2);
+    ours.Add(probe);
+    for (size_t i = 0; i < last.size(); ++i) {
+      last[i] = RunPeer(options.peers[i], folder.path(), w.threads);
+      differences[i] = CompareLosses(last[i], probe.losses, LossTolerance(w));
+      if (!(last[i].startup_s > 0))
+        TERRACE_THROW(ErrorCode::kData, "[bench] the peer ", last[i].name,
+                      " must print \"startup_s\", which it did not");
+      peer_s[i].push_back(last[i].startup_s);
+      ratios[i].push_back(probe.startup_s / last[i].startup_s);
+    }
+  }
+  using models::Median;
+  std::vector<BenchRow> rows = {
+      {"startup",
+       w.Name(),
+       {{"startup_s", Median(ours.startup_s)},
+        {"first_step_s", Median(ours.first_s)},
+        {"step_s", Median(ours.step_s)},
+        {"page_faults_s", Median(ours.faults_s)},
+        {"over_first_step", Median(ours.over_first)},
+        {"over_later_step", Median(ours.over_step)}}}};
+  for (size_t i = 0; i < last.size(); ++i) {
+    const auto [least, most] = std::ranges::minmax(ratios[i]);
+    rows.push_back({"startup",
+                    w.Name() + " against " + last[i].name,
+                    {{"pairs", static_cast<double>(ratios[i].size())},
+                     {"loss_difference", differences[i]},
+                     {"startup_s", Median(ours.startup_s)},
+                     {"peer_startup_s", Median(peer_s[i])},
+                     {"ratio", Median(ratios[i])},
+                     {"ratio_min", least},
+                     {"ratio_max", most}}});
+  }
+  return rows;
+}
+
+}  // namespace terrace::tools
