@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <set>
 #include <string>
@@ -12,25 +11,15 @@
 #include <utility>
 
 #include "terrace/core/error.h"
+#include "terrace/tests/support/errors.h"
 
 namespace terrace::models {
 namespace {
 
-using ::testing::HasSubstr;
+using support::ExpectError;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const float kNan = std::nanf("");
-
-void ExpectError(ErrorCode code, const std::string& message,
-                 const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "nothing thrown; wanted: " << message;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.message();
-    EXPECT_THAT(error.message(), HasSubstr(message));
-  }
-}
 
 // Logits whose softmax is the given probabilities.
 std::vector<float> Logs(const std::vector<double>& probabilities) {

@@ -5,29 +5,18 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 
 #include "terrace/core/error.h"
+#include "terrace/tests/support/errors.h"
 
 namespace terrace::models {
 namespace {
 
 namespace fs = std::filesystem;
 
+using support::ExpectError;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
-void ExpectError(ErrorCode code, const std::string& message,
-                 const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "nothing thrown; wanted: " << message;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.message();
-    EXPECT_THAT(error.message(), HasSubstr(message));
-  }
-}
 
 class TextDataTest : public testing::Test {
  protected:

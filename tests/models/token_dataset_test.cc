@@ -5,29 +5,18 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <numeric>
 #include <string>
 
 #include "terrace/core/error.h"
+#include "terrace/tests/support/errors.h"
 
 namespace terrace::models {
 namespace {
 
+using support::ExpectError;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
-using ::testing::HasSubstr;
-
-void ExpectError(ErrorCode code, const std::string& message,
-                 const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "nothing thrown; wanted: " << message;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.message();
-    EXPECT_THAT(error.message(), HasSubstr(message));
-  }
-}
 
 std::vector<int32_t> Count(int64_t n) {
   std::vector<int32_t> tokens(n);

@@ -3,26 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "terrace/core/error.h"
+#include "terrace/tests/support/errors.h"
 
 namespace terrace::models {
 namespace {
 
+using support::ExpectError;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
-void ExpectError(ErrorCode code, const std::string& message,
-                 const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "nothing thrown; wanted: " << message;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.message();
-    EXPECT_THAT(error.message(), HasSubstr(message));
-  }
-}
 
 // One-, two-, three- and four-byte characters, a combining mark, an emoji made
 // of several characters.

@@ -11,12 +11,14 @@
 #include "terrace/autograd/ops/view.h"
 #include "terrace/nn/module_list.h"
 #include "terrace/nn/transformer_block.h"
+#include "terrace/tests/reference/affine.h"
 #include "terrace/tests/support/one_rank.h"
 #include "terrace/tests/support/tensors.h"
 
 namespace terrace::nn {
 namespace {
 
+using reference::Affine;
 using support::Doubles;
 using support::ErrorOf;
 using support::RelativeError;
@@ -28,17 +30,6 @@ using testing::RunOneRankF64;
 using Values = std::vector<double>;
 
 constexpr size_t kBatch = 2, kTime = 3, kHeads = 2, kWidth = 4, kHead = 2;
-
-Values Affine(const Values& x, const Values& w, const Values& b, size_t in) {
-  const size_t out = w.size() / in;
-  Values y;
-  for (size_t r = 0; r < x.size() / in; ++r)
-    for (size_t o = 0; o < out; ++o) {
-      y.push_back(b[o]);
-      for (size_t i = 0; i < in; ++i) y.back() += x[r * in + i] * w[o * in + i];
-    }
-  return y;
-}
 
 // Attention as written in the paper.
 Values Reference(const Values& x, const NamedValues& p, bool causal) {

@@ -10,12 +10,14 @@
 #include "terrace/nn/layer_norm.h"
 #include "terrace/nn/linear.h"
 #include "terrace/nn/mlp.h"
+#include "terrace/tests/reference/affine.h"
 #include "terrace/tests/support/one_rank.h"
 #include "terrace/tests/support/tensors.h"
 
 namespace terrace::nn {
 namespace {
 
+using reference::Affine;
 using support::Doubles;
 using support::ErrorOf;
 using support::RelativeError;
@@ -27,19 +29,6 @@ using testing::RunOneRankF64;
 using testing::WriteValues;
 
 using Values = std::vector<double>;
-
-// y[r, o] = sum_i x[r, i] w[o, i] + b[o].
-Values Affine(const Values& x, const Values& w, const Values& b, size_t in) {
-  const size_t out = w.size() / in, rows = x.size() / in;
-  Values y(rows * out);
-  for (size_t r = 0; r < rows; ++r)
-    for (size_t o = 0; o < out; ++o) {
-      double sum = b.empty() ? 0 : b[o];
-      for (size_t i = 0; i < in; ++i) sum += x[r * in + i] * w[o * in + i];
-      y[r * out + o] = sum;
-    }
-  return y;
-}
 
 TEST(LinearTest, IsTheAffineMapAndSoIsItsGradient) {
   RunOneRankF64([](zero::Runtime& rt) {

@@ -3,14 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "terrace/core/error.h"
+#include "terrace/tests/support/errors.h"
 
 namespace terrace::offload {
 namespace {
+
+using support::ExpectError;
 
 std::vector<std::byte> Pattern(int64_t nbytes, int seed) {
   std::vector<std::byte> bytes(static_cast<size_t>(nbytes));
@@ -80,17 +82,6 @@ TEST(HostTierTest, NewSlotsDoNotMoveOldOnes) {
     std::vector<std::byte> read(written[i].size());
     tier.Read(slots[i], 0, read).Wait();
     EXPECT_EQ(read, written[i]);
-  }
-}
-
-void ExpectError(ErrorCode code, const std::string& part,
-                 const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "no error, wanted: " << part;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
   }
 }
 

@@ -6,28 +6,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/core/error.h"
+#include "terrace/tests/support/engine_config.h"
 #include "terrace/zero/config/config.h"
 
 namespace terrace::zero {
 namespace {
 
+using support::config::ErrorOf;
+using support::config::Read;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-EngineConfig Read(std::string_view text, ReadOptions options = {}) {
-  return ReadEngineConfig(ParseJson(text, "ds.json"), options);
-}
-
-std::string ErrorOf(std::string_view text, ReadOptions options = {}) {
-  try {
-    Read(text, options);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kConfig) << error.message();
-    return error.message();
-  }
-  ADD_FAILURE() << "accepted: " << text;
-  return "";
-}
 
 TEST(BatchSizesTest, B037SizesAreCompletedOrRefused) {
   const auto check = [](std::string_view text, int ranks, int64_t train,

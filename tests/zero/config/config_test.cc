@@ -7,30 +7,18 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "terrace/core/error.h"
+#include "terrace/tests/support/engine_config.h"
 
 namespace terrace::zero {
 namespace {
 
+using support::config::ErrorOf;
+using support::config::Read;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-EngineConfig Read(std::string_view text, ReadOptions options = {}) {
-  return ReadEngineConfig(ParseJson(text, "ds.json"), options);
-}
-
-std::string ErrorOf(std::string_view text, ReadOptions options = {}) {
-  try {
-    Read(text, options);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kConfig) << error.message();
-    return error.message();
-  }
-  ADD_FAILURE() << "accepted: " << text;
-  return "";
-}
 
 // A valid configuration with `members` added, in front of a batch size.
 std::string With(std::string_view members) {
