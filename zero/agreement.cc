@@ -31,6 +31,13 @@ Outcome Failed(ErrorCode code, std::string_view message) {
 
 }  // namespace
 
+RelayedError::RelayedError(ErrorCode code, std::string_view where, int rank,
+                           std::string own_message)
+    : Error(code,
+            StrCat("[", where, "] failed on rank ", rank, ": ", own_message)),
+      rank_(rank),
+      own_message_(std::move(own_message)) {}
+
 void RunAgreed(Communicator& comm, std::string_view where,
                FunctionRef<void()> work) {
   Outcome mine{};
@@ -42,16 +49,17 @@ void RunAgreed(Communicator& comm, std::string_view where,
     mine = Failed(error.code(), error.message());
   } catch (const std::bad_alloc&) {
     own = std::current_exception();
-    mine = Failed(ErrorCode::kOutOfMemory, "the machine has no memory left");
+    mine = Failed(ErrorCode::kOutOfMemory,
+                  "[memory] the machine has no memory left");
   } catch (const std::system_error& error) {  // of std::filesystem, as a rule
     mine = Failed(ErrorCode::kIo, error.what());
     own = std::make_exception_ptr(Error(ErrorCode::kIo, mine.message));
   } catch (const std::exception& error) {
     own = std::current_exception();
-    mine = Failed(ErrorCode::kInternal, error.what());
+    mine = Failed(ErrorCode::kInternal, StrCat("[internal] ", error.what()));
   } catch (...) {
     own = std::current_exception();
-    mine = Failed(ErrorCode::kInternal, "unknown exception");
+    mine = Failed(ErrorCode::kInternal, "[internal] unknown exception");
   }
   std::vector<Outcome> all(static_cast<size_t>(comm.size()));
   comm.Exchange({std::string(where) + " outcome", -1},
@@ -62,8 +70,8 @@ void RunAgreed(Communicator& comm, std::string_view where,
   const auto first = std::ranges::find_if(
       all, [](const Outcome& outcome) { return outcome.failed != 0; });
   if (first == all.end()) return;
-  TERRACE_THROW(static_cast<ErrorCode>(first->code), "[", where,
-                "] failed on rank ", first - all.begin(), ": ", first->message);
+  throw RelayedError(static_cast<ErrorCode>(first->code), where,
+                     static_cast<int>(first - all.begin()), first->message);
 }
 
 void EnterTogether(Communicator& comm, std::string what) {

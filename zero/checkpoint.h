@@ -96,8 +96,15 @@ void RemoveUnfinished(const std::string& dir);
 // where there is none. Not collective.
 std::string FirstNonFinite(Engine& engine);
 
+struct CheckpointInspection {
+  std::string text;    // for people: lines
+  std::string damage;  // the first fault of a data file; "": none was found
+};
+
 // What is in a checkpoint (as LoadCheckpoint takes it) or a safetensors file,
-// for people: lines of text. Throws as LoadCheckpoint does.
-std::string InspectCheckpoint(const std::string& path);
+// which has no checksums. `verify` reads all data and compares the checksums;
+// without it the sizes of the files alone. Throws as LoadCheckpoint does.
+CheckpointInspection InspectCheckpoint(const std::string& path,
+                                       bool verify = true);
 
 }  // namespace terrace::zero

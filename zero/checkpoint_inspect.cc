@@ -1,11 +1,16 @@
 // InspectCheckpoint: what is in a checkpoint or a safetensors file, as text.
 #include <filesystem>
+#include <iterator>
 #include <sstream>
 #include <string>
+#include <system_error>
+#include <utility>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/core/safetensors.h"
 #include "terrace/zero/checkpoint.h"
+#include "terrace/zero/checkpoint_data.h"
 #include "terrace/zero/checkpoint_manifest.h"
 
 namespace terrace::zero {
@@ -23,8 +28,9 @@ std::string DescribeWeights(const SafetensorsReader& file) {
     nbytes += entry.nbytes;
   }
   out << "safetensors file: " << file.path() << "\n"
-      << "tensors: " << file.entries().size() << ", " << numel << " elements, "
-      << nbytes << " bytes\n";
+      << "tensors: " << file.entries().size() << ", "
+      << Counted(numel, "element") << ", " << Counted(nbytes, "byte")
+      << "; the format has no checksums\n";
   for (const auto& [key, value] : file.metadata())
     out << "metadata " << key << ": " << value << "\n";
   for (const SafetensorsEntry& entry : file.entries()) {
@@ -36,16 +42,29 @@ std::string DescribeWeights(const SafetensorsReader& file) {
   return out.str();
 }
 
-std::string FileState(const std::string& folder, const ManifestFile& file) {
-  std::error_code error;
-  const auto nbytes =
-      std::filesystem::file_size(folder + "/" + file.name, error);
-  if (error) return "MISSING";
-  if (nbytes == static_cast<uint64_t>(file.nbytes)) return "present";
-  return StrCat("DAMAGED, has ", nbytes, " bytes");
+// What is found of one data file; the first fault goes into `damage`.
+std::string FileState(const std::string& folder, const ManifestFile& file,
+                      bool verify, std::string& damage) {
+  try {
+    CheckDataFile(folder, file);
+    if (!verify) return "size right, checksums not read";
+    const auto reader = OpenDataFile(folder, file);
+    for (const ManifestRange& range : file.ranges) CheckedBytes(*reader, range);
+    return StrCat(file.ranges.size(), " of ", file.ranges.size(),
+                  " checksums right");
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kData) throw;
+    if (damage.empty()) damage = e.message();
+    std::error_code none;
+    return std::filesystem::exists(folder + "/" + file.name, none)
+               ? "DAMAGED: " + e.message()
+               : "MISSING";
+  }
 }
 
-std::string DescribeCheckpoint(const std::string& folder) {
+CheckpointInspection DescribeCheckpoint(const std::string& folder,
+                                        bool verify) {
+  CheckpointInspection found;
   const Manifest manifest = ReadManifest(folder);
   const Counters& counters = manifest.counters;
   const OptimizerOptions& o = manifest.optimizer;
@@ -59,18 +78,20 @@ std::string DescribeCheckpoint(const std::string& folder) {
   std::ostringstream out;
   out << "checkpoint: " << folder << "\n"
       << "format version " << kCheckpointVersion << ", saved by "
-      << manifest.world_size << " ranks, working dtype " << manifest.working
-      << "\n"
+      << Counted(manifest.world_size, "rank") << ", working dtype "
+      << manifest.working << "\n"
       << "iteration: " << counters.iteration
       << ", applied steps: " << counters.applied_steps
       << ", skipped: " << counters.skipped << ", samples: " << counters.samples
       << "\n"
       << "optimizer: " << (o.kind == OptimizerKind::kAdam ? "adam" : "sgd")
       << ", lr " << o.lr << ", weight decay " << o.weight_decay << ", "
-      << o.moments() << " moments\n"
-      << "parameters: " << manifest.parameters.size() << ", " << numel
-      << " elements (" << frozen << " frozen), " << aliases << " tied names\n"
-      << "data: " << manifest.files.size() << " files, " << nbytes << " bytes\n"
+      << Counted(o.moments(), "moment") << "\n"
+      << "parameters: " << manifest.parameters.size() << ", "
+      << Counted(numel, "element") << " (" << frozen << " frozen), "
+      << Counted(aliases, "tied name") << "\n"
+      << "data: " << Counted(std::ssize(manifest.files), "file") << ", "
+      << Counted(nbytes, "byte") << "\n"
       << "seed: " << manifest.extras.seed << "\n";
   AddText(out, "dataset", manifest.extras.dataset_fingerprint);
   AddText(out, "numeric environment", manifest.extras.numeric_environment);
@@ -79,7 +100,7 @@ std::string DescribeCheckpoint(const std::string& folder) {
     AddText(out, key.c_str(), text);
   for (const ManifestFile& file : manifest.files)
     out << "  " << file.name << " " << file.nbytes << " bytes, "
-        << FileState(folder, file) << "\n";
+        << FileState(folder, file, verify, found.damage) << "\n";
   for (const ManifestParameter& p : manifest.parameters) {
     out << "  " << p.name << " " << p.shape << " " << p.dtype << ", unit '"
         << p.unit << "', ";
@@ -90,15 +111,20 @@ std::string DescribeCheckpoint(const std::string& folder) {
     for (const std::string& alias : p.aliases) out << ", also " << alias;
     out << "\n";
   }
-  return out.str();
+  found.text = out.str();
+  return found;
 }
 
 }  // namespace
 
-std::string InspectCheckpoint(const std::string& path) {
+CheckpointInspection InspectCheckpoint(const std::string& path, bool verify) {
   const CheckpointPlace place = ResolveCheckpoint(path);
-  if (place.weights_file) return DescribeWeights(SafetensorsReader(place.path));
-  return DescribeCheckpoint(place.path);
+  if (!place.weights_file) return DescribeCheckpoint(place.path, verify);
+  std::string text = DescribeWeights(SafetensorsReader(place.path));
+  if (!place.part_of.empty())
+    text =
+        StrCat("one rank's part of the checkpoint ", place.part_of, "\n", text);
+  return {std::move(text), ""};
 }
 
 }  // namespace terrace::zero

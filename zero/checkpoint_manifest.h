@@ -83,13 +83,19 @@ Manifest ManifestOfWeights(const SafetensorsReader& file);
 // --- places ---
 
 std::string StepFolderName(int64_t iteration);  // "step-20"
+inline constexpr char kRankPrefix[] = "rank-";  // rank-0.safetensors
 // What `path` means: a step's folder or a safetensors file. Throws kData for
 // anything else, naming what is there.
 struct CheckpointPlace {
   std::string path;
   bool weights_file = false;
+  // A file of one rank: the folder of the checkpoint that it is a part of.
+  std::string part_of = {};
 };
 CheckpointPlace ResolveCheckpoint(const std::string& path);
 void RemoveAll(const std::string& path);  // throws kIo
+// Throws kData for a file of one rank, naming its checkpoint: it holds no
+// parameter whole.
+void RefusePart(const CheckpointPlace& place);
 
 }  // namespace terrace::zero

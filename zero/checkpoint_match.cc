@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 
 namespace terrace::zero {
@@ -126,8 +127,8 @@ void CheckStates(const ParameterStore& store, const Manifest& manifest,
   Differences differences;
   const int moments = store.options().optimizer.moments();
   if (manifest.optimizer.moments() != moments)
-    differences.Add(StrCat("the optimizer keeps ", moments,
-                           " moments, the checkpoint has ",
+    differences.Add(StrCat("the optimizer keeps ", Counted(moments, "moment"),
+                           ", the checkpoint has ",
                            manifest.optimizer.moments()));
   for (size_t i = 0; i < match.size(); ++i) {
     const ParamSpec& spec = store.layout().params()[i].spec;
@@ -138,8 +139,8 @@ void CheckStates(const ParameterStore& store, const Manifest& manifest,
           " in the model and was ", saved ? "trained" : "frozen", " there"));
   }
   differences.Check(path,
-                    ". Either configure the run as it was, or load the weights "
-                    "only (moments and steps start at zero)");
+                    "; a run goes on with the optimizer and the frozen "
+                    "parameters that it was saved with");
 }
 
 }  // namespace

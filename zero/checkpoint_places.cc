@@ -27,8 +27,27 @@ int64_t IterationOf(std::string_view name) {
              : -1;
 }
 
+bool Exists(const fs::path& path) {
+  std::error_code error;
+  const bool exists = fs::exists(path, error);
+  if (error)
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot read ", path.string(),
+                  ": ", error.message());
+  return exists;
+}
+
 bool HasManifest(const fs::path& folder) {
-  return fs::exists(folder / kManifestName);
+  return Exists(folder / kManifestName);
+}
+
+// "rank-12.safetensors".
+bool IsRankFile(std::string name) {
+  constexpr std::string_view kPrefix = kRankPrefix, kEnd = ".safetensors";
+  if (!name.starts_with(kPrefix) || !name.ends_with(kEnd)) return false;
+  name =
+      name.substr(kPrefix.size(), name.size() - kPrefix.size() - kEnd.size());
+  return !name.empty() &&
+         name.find_first_not_of("0123456789") == std::string::npos;
 }
 
 std::string Existing(const std::string& dir) {
@@ -148,17 +167,21 @@ CheckpointPlace ResolveCheckpoint(const std::string& given) {
     TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot read ", path, ": ",
                   error.message());
   if (fs::is_regular_file(status)) {
+    const fs::path file(path);
+    const fs::path folder = file.has_parent_path() ? file.parent_path() : ".";
+    if (IsRankFile(file.filename().string()) && HasManifest(folder))
+      return {path, true, folder.string()};
     if (path.ends_with(".safetensors")) return {path, true};
     TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path,
                   " must be a checkpoint's folder or a .safetensors file");
   }
   if (HasManifest(path)) return {path, false};
-  if (fs::exists(path + "/" + kLatestName)) return {FollowLatest(path), false};
+  if (Exists(path + "/" + kLatestName)) return {FollowLatest(path), false};
   // A crash between the first checkpoint and its `latest`.
   const std::vector<CheckpointEntry> entries = ListCheckpoints(path);
   if (!entries.empty()) return {entries.back().path, false};
   const bool step = IterationOf(fs::path(path).filename().string()) >= 0;
-  if (!step && fs::exists(path + "/model.safetensors"))
+  if (!step && Exists(path + "/model.safetensors"))
     return {path + "/model.safetensors", true};
   TERRACE_THROW(
       ErrorCode::kData, "[checkpoint] ", path,
@@ -166,6 +189,13 @@ CheckpointPlace ResolveCheckpoint(const std::string& given) {
       step ? StrCat(kManifestName, " is missing, the save did not finish")
            : StrCat("there is neither ", kManifestName, " nor ", kLatestName,
                     " nor a folder step-N with a manifest"));
+}
+
+void RefusePart(const CheckpointPlace& place) {
+  if (place.part_of.empty()) return;
+  TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", place.path,
+                " is one rank's part of the checkpoint ", place.part_of,
+                ", a folder: give ", place.part_of);
 }
 
 }  // namespace terrace::zero

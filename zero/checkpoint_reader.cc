@@ -1,6 +1,7 @@
 // LoadCheckpoint: everything is checked on every rank before anything changes.
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "terrace/core/safetensors.h"
 #include "terrace/zero/agreement.h"
 #include "terrace/zero/checkpoint.h"
+#include "terrace/zero/checkpoint_data.h"
 #include "terrace/zero/checkpoint_match.h"
 #include "terrace/zero/checkpoint_ranges.h"
 #include "terrace/zero/reduce.h"
@@ -55,7 +57,6 @@ class CheckpointReader {
   void CheckFiles() const;
   const SafetensorsReader& Open(size_t file);
   void Plan(ParamId id, size_t saved, StateKind kind);
-  std::span<const std::byte> CheckedBytes(size_t file, const ManifestRange& r);
 
   ParameterStore& store_;
   const LoadOptions& options_;
@@ -73,14 +74,15 @@ class CheckpointReader {
 
 void CheckpointReader::Check(const std::string& path, bool leads) {
   const CheckpointPlace place = ResolveCheckpoint(path);
+  RefusePart(place);
   weights_file_ = place.weights_file;
   if (weights_file_) {
     if (!options_.weights_only)
       TERRACE_THROW(
           ErrorCode::kData, "[checkpoint] ", place.path,
           " holds weights alone: the optimizer's moments, the step counts and "
-          "the data cursor are missing. Either load the weights only (a fresh "
-          "start from them), or point to a full checkpoint, a folder with ",
+          "the data cursor are missing; a run goes on from a full checkpoint, "
+          "a folder with ",
           kLatestName, " or ", kManifestName);
     const std::filesystem::path file(place.path);
     folder_ = file.parent_path().empty() ? "." : file.parent_path().string();
@@ -108,54 +110,13 @@ void CheckpointReader::Check(const std::string& path, bool leads) {
 
 // Also of files that nobody reads now, as those of ranks that own nothing.
 void CheckpointReader::CheckFiles() const {
-  for (const ManifestFile& file : manifest_.files) {
-    const std::string path = folder_ + "/" + file.name;
-    if (!std::filesystem::exists(path))
-      TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path,
-                    " is missing; the manifest names it");
-    const auto nbytes = static_cast<int64_t>(std::filesystem::file_size(path));
-    if (nbytes != file.nbytes)
-      TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path, " must have ",
-                    file.nbytes, " bytes, it has ", nbytes,
-                    nbytes < file.nbytes ? ": it is truncated" : "");
-  }
+  for (const ManifestFile& file : manifest_.files) CheckDataFile(folder_, file);
 }
 
 const SafetensorsReader& CheckpointReader::Open(size_t file) {
   std::unique_ptr<SafetensorsReader>& reader = readers_[file];
-  if (reader != nullptr) return *reader;
-  const std::string path = folder_ + "/" + manifest_.files[file].name;
-  if (!std::filesystem::exists(path))
-    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path,
-                  " is missing; the manifest names it");
-  reader = std::make_unique<SafetensorsReader>(path);
-  const size_t expected = manifest_.files[file].ranges.size();
-  if (reader->entries().size() != expected)
-    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path, " must hold the ",
-                  expected, " entries of the manifest, it holds ",
-                  reader->entries().size());
+  if (reader == nullptr) reader = OpenDataFile(folder_, manifest_.files[file]);
   return *reader;
-}
-
-std::span<const std::byte> CheckpointReader::CheckedBytes(
-    size_t file, const ManifestRange& r) {
-  const SafetensorsReader& reader = Open(file);
-  const SafetensorsEntry* entry = reader.Find(r.entry);
-  if (entry == nullptr)
-    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", reader.path(),
-                  " has no entry '", r.entry, "', which the manifest names");
-  if (entry->dtype != r.dtype ||
-      entry->nbytes != r.range.numel() * SizeOf(r.dtype))
-    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", reader.path(), ": '",
-                  r.entry, "' must be ", r.range.numel(), " ", r.dtype,
-                  ", it has ", entry->nbytes, " bytes of ", entry->dtype);
-  const std::span<const std::byte> bytes = reader.Data(*entry);
-  nbytes_read_ += entry->nbytes;
-  if (r.has_crc && Crc32c(bytes) != r.crc32c)
-    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", reader.path(), ": '",
-                  r.entry, "' must have the checksum ", r.crc32c, ", it has ",
-                  Crc32c(bytes), ": the file is corrupted");
-  return bytes;
 }
 
 void CheckpointReader::Plan(ParamId id, size_t saved, StateKind kind) {
@@ -165,7 +126,8 @@ void CheckpointReader::Plan(ParamId id, size_t saved, StateKind kind) {
     if (r->kind != kind) continue;
     const Range part = Intersect(wanted, r->range);
     if (part.empty()) continue;
-    const std::span<const std::byte> bytes = CheckedBytes(file, *r);
+    const std::span<const std::byte> bytes = CheckedBytes(Open(file), *r);
+    nbytes_read_ += std::ssize(bytes);
     const int64_t size = SizeOf(r->dtype);
     tasks_.push_back({bytes.subspan(static_cast<size_t>(
                                         (part.begin - r->range.begin) * size),

@@ -26,7 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string FileName(int rank) { return StrCat("rank-", rank, ".safetensors"); }
+std::string FileName(int rank) {
+  return StrCat(kRankPrefix, rank, ".safetensors");
+}
 
 // Writes this rank's file and fills in the checksums.
 int64_t WriteRankFile(Engine& engine, const std::string& path,

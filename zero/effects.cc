@@ -1,10 +1,12 @@
 #include "terrace/zero/effects.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/zero/collective.h"
 #include "terrace/zero/partition.h"
@@ -25,9 +27,10 @@ std::string BucketEffect(const StoreState& state) {
       pieces += (segment.slice_numel + piece - 1) / piece;
     }
   }
-  return StrCat(pieces, " buckets of at most ", largest,
-                " elements: whole units, or equal parts of one, in slices of ",
-                kGrain, " elements");
+  return StrCat(Counted(pieces, "bucket"), " of at most ",
+                Counted(largest, "element"),
+                ": whole units, or equal parts of one, in slices of ", kGrain,
+                " elements");
 }
 
 std::string ResidentEffect(const StoreState& state) {
@@ -38,8 +41,8 @@ std::string ResidentEffect(const StoreState& state) {
     for (const SegmentState& segment : unit.segments)
       nbytes += segment.param.values.nbytes();
   }
-  return StrCat(units, " of ", state.units.size(), " units, ", nbytes,
-                " bytes resident");
+  return StrCat(units, " of ", Counted(std::ssize(state.units), "unit"), ", ",
+                Counted(nbytes, "byte"), " resident");
 }
 
 // Parameters that an entry of the list decided, alike.
@@ -49,8 +52,8 @@ struct Alike {
   int64_t parameters = 0, numel = 0;
 
   std::string ToString() const {
-    return StrCat(parameters, parameters == 1 ? " parameter" : " parameters",
-                  " of ", numel, " elements: ",
+    return StrCat(Counted(parameters, "parameter"), " of ",
+                  Counted(numel, "element"), ": ",
                   trainable ? StrCat("weight decay ", group.weight_decay,
                                      ", lr scale ", group.lr_scale)
                             : "frozen");

@@ -2,23 +2,23 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
+#include "terrace/zero/agreement.h"
 #include "terrace/zero/config/json_source.h"
+#include "terrace/zero/launch_flags.h"
 #include "terrace/zero/resolve.h"
 
 namespace terrace::zero {
@@ -33,7 +33,7 @@ StoreOptions OptionsOf(const LaunchOptions& options) {
   if (options.f64) {
     TERRACE_CHECK(options.ranks == 1,
                   "[launch] f64 is a test dtype of one rank, got ",
-                  options.ranks, " ranks");
+                  Counted(options.ranks, "rank"));
     store.working = store.grad = store.wire = DType::kF64;
   }
   return store;
@@ -107,6 +107,14 @@ struct Job {
 
   // Whatever stage of its life the rank is in, the group learns of it.
   void Fail(int rank, const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const RelayedError& e) {
+      // May be faster here than on the rank that failed.
+      group->Abort(e.rank(), e.code(), e.own_message());
+      return;
+    } catch (...) {
+    }
     const auto [code, message] = Describe(error);
     if (code != ErrorCode::kAborted) group->Abort(rank, code, message);
   }
@@ -200,72 +208,28 @@ int Launch(const LaunchOptions& options, const RankFunction& fn,
   return ExitCode(first.code);
 }
 
-namespace {
-
-struct LaunchFlags {
-  LaunchOptions options;
-  std::string file;
-  ReadOptions read;
-};
-
-int64_t ParseNumber(const std::string& flag, const std::string& text,
-                    int64_t least, int64_t most) {
-  int64_t n = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, n);
-  if (error != std::errc() || stop != end || n < least || n > most)
-    TERRACE_THROW(ErrorCode::kUsage, "[launch] ", flag,
-                  " must be an integer from ", least, " to ", most, ", got '",
-                  text, "'");
-  return n;
+std::string LaunchHelp() {
+  return "  --ranks N                 ranks, as threads of this process\n"
+         "  --threads T               compute threads of a rank\n"
+         "  --seed S                  of weights, dropout and samples\n"
+         "  --deepspeed_config FILE   a DeepSpeed configuration\n"
+         "  --set KEY=VALUE           overrides one of its values\n";
 }
-
-// "--flag value" and "--flag=value"; flags of the caller's own are left alone.
-LaunchFlags ParseLaunchFlags(int argc, char** argv) {
-  constexpr int64_t kMost = std::numeric_limits<int>::max();
-  LaunchFlags out;
-  for (int i = 1; i < argc; ++i) {
-    std::string flag = argv[i];
-    std::optional<std::string> given;
-    if (const size_t eq = flag.find('='); eq != std::string::npos) {
-      given = flag.substr(eq + 1);
-      flag.resize(eq);
-    }
-    const auto value = [&]() -> std::string {
-      if (given.has_value()) return *given;
-      if (++i >= argc)
-        TERRACE_THROW(ErrorCode::kUsage, "[launch] ", flag, " needs a value");
-      return argv[i];
-    };
-    const auto number = [&](int64_t least, int64_t most) {
-      return ParseNumber(flag, value(), least, most);
-    };
-    LaunchOptions& options = out.options;
-    if (flag == "--ranks") options.ranks = static_cast<int>(number(1, kMost));
-    if (flag == "--threads")
-      options.threads = static_cast<int>(number(1, kMost));
-    if (flag == "--seed")
-      options.seed =
-          static_cast<uint64_t>(number(0, std::numeric_limits<int64_t>::max()));
-    if (flag == "--deepspeed_config") out.file = value();
-    if (flag == "--set") out.read.overrides.push_back(ParseOverride(value()));
-  }
-  out.read.world_size = out.options.ranks;
-  return out;
-}
-
-}  // namespace
 
 int Launch(int argc, char** argv, const RankFunction& fn) {
   EnsureWaitPolicy(argv);
   try {
-    LaunchFlags flags = ParseLaunchFlags(argc, argv);
-    flags.options.config = ReadEngineConfig(
+    const LaunchFlags flags = ParseLaunchFlags({argv + 1, argv + argc});
+    LaunchOptions options;
+    options.ranks = flags.ranks;
+    options.threads = flags.threads;
+    options.seed = flags.seed.value_or(options.seed);
+    options.config = ReadEngineConfig(
         flags.file.empty()
             ? ParseJson("{\"train_micro_batch_size_per_gpu\": 1}", "default")
-            : ReadJsonFile(flags.file),
-        flags.read);
-    return Launch(flags.options, fn);
+            : ReadJsonFile(flags.file, "--deepspeed_config"),
+        {.world_size = flags.ranks, .overrides = flags.overrides});
+    return Launch(options, fn);
   } catch (...) {
     const auto [code, message] = Describe(std::current_exception());
     std::fprintf(stderr, "terrace: %s\n", message.c_str());

@@ -69,8 +69,16 @@ class Runtime {
 using RankFunction = std::function<void(Runtime&)>;
 
 // Flags: --ranks N, --threads T, --seed S, --deepspeed_config FILE, --set
-// key.path=value; others are left to the caller. Returns the exit code.
+// key.path=value; others are left to the caller, and so is all after "--". A
+// bad value, or a name that is nearly one of these (--rank, --deepspeed-config,
+// --stage), is one error line and code 2. Returns the exit code.
 int Launch(int argc, char** argv, const RankFunction& fn);
+
+// These flags as lines for the help of a program; Launch itself leaves --help
+// to it:
+//   if (argc > 1 && std::string_view(argv[1]) == "--help")
+//     return std::puts((kMyHelp + zero::LaunchHelp()).c_str()) < 0;
+std::string LaunchHelp();
 
 // The same from options. Prints the first failure on standard error unless
 // `failure` receives it. A rank that does not end within seconds of an abort

@@ -27,6 +27,13 @@ void ExpectAll(ErrorCode code, const std::string& part,
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), code);
       message = error.message();
+      const auto* relayed = dynamic_cast<const RelayedError*>(&error);
+      EXPECT_EQ(relayed != nullptr, rank != 1);
+      if (relayed != nullptr) {
+        EXPECT_EQ(relayed->rank(), 1);
+        EXPECT_EQ(message,
+                  "[test] failed on rank 1: " + relayed->own_message());
+      }
     } catch (const std::bad_alloc&) {
       EXPECT_EQ(rank, 1);
       message = part;

@@ -210,7 +210,7 @@ TEST(CheckpointFailureTest, StatesMustBeThoseOfTheRun) {
   RunSpec spec;
   spec.optimizer = "SGD";
   ExpectPart(Refusal(folder, {}, spec), "the optimizer keeps 0 moments");
-  ExpectPart(Refusal(folder, {}, spec), "load the weights only");
+  ExpectPart(Refusal(folder, {}, spec), "the optimizer and the frozen");
   spec = {};
   spec.freeze = false;
   ExpectPart(Refusal(folder, {}, spec),
@@ -229,8 +229,7 @@ TEST(CheckpointFailureTest, AWeightsFileIsNoResume) {
   for (const std::string& given : {path, dir}) {
     const std::string message = Refusal(given);
     ExpectPart(message, path + " holds weights alone");
-    ExpectPart(message, "Either load the weights only");
-    ExpectPart(message, "or point to a full checkpoint");
+    ExpectPart(message, "goes on from a full checkpoint, a folder with latest");
   }
   ExpectPart(Refusal(path, {.weights_only = true}), "'in.weight' is missing");
 }
@@ -544,21 +543,6 @@ TEST(CheckpointDirectoryTest, TheSameStepIsReplaced) {
   EXPECT_EQ(ReadManifest(dir + "/step-2").world_size, 2);
   EXPECT_FALSE(fs::exists(dir + "/step-2/rank-2.safetensors"));
   EXPECT_FALSE(fs::exists(dir + "/step-2.tmp"));
-}
-
-TEST(CheckpointDirectoryTest, InspectTellsWhatIsInside) {
-  const std::string folder = Saved("run");
-  const std::string text = InspectCheckpoint(fs::path(folder).parent_path());
-  ExpectPart(text, "saved by 3 ranks, working dtype f32");
-  ExpectPart(text, "iteration: 2, applied steps: 2, skipped: 0, samples: 24");
-  ExpectPart(text, "parameters: 8, 1845 elements (5 frozen), 1 tied names");
-  ExpectPart(text, "{\"model_type\": \"toy\"}");
-  ExpectPart(text,
-             "out.mix [5, 5] f32, unit 'out', step 2, also "
-             "out.mix_again");
-  ExpectPart(text, "mid.scale [5] f32, unit 'mid', frozen");
-  fs::remove(folder + "/rank-1.safetensors");
-  ExpectPart(InspectCheckpoint(folder), "MISSING");
 }
 
 // Case B061: scalars are typed members, exact through text.

@@ -387,7 +387,7 @@ TEST(CheckpointTest, WeightsOnlyTakesASafetensorsFileOfTheModelsNames) {
     LoadCheckpoint(engine, path, {.weights_only = true});
     EXPECT_EQ(Read(engine, {StateKind::kWeight}), saved);
   });
-  ExpectPart(InspectCheckpoint(path), "mid.weight [5, 257] f32");
+  ExpectPart(InspectCheckpoint(path).text, "mid.weight [5, 257] f32");
 }
 
 // --- what a rank reads ---

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "terrace/tests/zero/store_support.h"
+#include "terrace/zero/agreement.h"
 
 namespace terrace::testing {
 namespace {
@@ -66,6 +67,32 @@ TEST_F(LaunchExitTest, ARankThatThrowsGivesItsCodeAndItsMessageOnce) {
       ExitedWithCode(1), Once("terrace: rank 1: [internal] odd"));
   EXPECT_EXIT(TrainAndExit(2, 60, [](zero::Engine&) { throw 7; }),
               ExitedWithCode(1), Once("terrace: rank 1: [internal]"));
+}
+
+// Whichever rank ends first, the message is that of the one that failed.
+TEST_F(LaunchExitTest, ARelayedErrorIsPrintedAsTheFailingRanksOwn) {
+  for (const int failing : {0, 1, 2}) {
+    EXPECT_EXIT(
+        {
+          const int code = zero::Launch(
+              OptionsOf({.ranks = 3, .stage = 0}), [&](zero::Runtime& rt) {
+                try {
+                  zero::RunAgreed(rt.communicator(), "load", [&] {
+                    if (rt.rank() == failing)
+                      TERRACE_THROW(ErrorCode::kData, "[test] bad file 7");
+                  });
+                } catch (const zero::RelayedError&) {
+                  throw;
+                } catch (const Error&) {  // the others are first
+                  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                  throw;
+                }
+              });
+          std::exit(code);
+        },
+        ExitedWithCode(3),
+        StrCat("^terrace: rank ", failing, ": \\[test\\] bad file 7\n$"));
+  }
 }
 
 TEST_F(LaunchExitTest, ARankThatStallsEndsTheProcessWithinTheDeadline) {

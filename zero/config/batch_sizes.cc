@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 
 namespace terrace::zero {
@@ -123,7 +124,7 @@ BatchSizes ResolveBatchSizes(KeyValues& values, int world_size) {
                   values.options().prefix, kMicro,
                   " must be given, both are absent; train_batch_size = "
                   "micro-batch x accumulation x ",
-                  ranks, " ranks");
+                  Counted(ranks, "rank"));
   }
   BatchSizes sizes{given.train.value_or(0), given.micro.value_or(0),
                    given.accumulation.value_or(0)};

@@ -241,6 +241,12 @@ void ReadOurs(KeyValues& values, EngineConfig& config) {
                                 : RecomputePolicy::kNone;
   config.device_memory_nbytes = values.OptionalInt("terrace.device_memory");
   config.host_memory_nbytes = values.OptionalInt("terrace.host_memory");
+  if (config.host_memory_nbytes.has_value())
+    values.AddNotice(StrCat(
+        "[config] ", values.options().prefix,
+        "terrace.host_memory bounds nothing of a training run here: states "
+        "stay on the device, and host memory is used by edits of parameters "
+        "alone"));
   values.Text("terrace.collectives");  // the table allows one
   config.communication_timeout_s =
       values.Number("terrace.communication_timeout_s");

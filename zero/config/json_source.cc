@@ -2,12 +2,11 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "terrace/core/error.h"
+#include "terrace/core/file.h"
 #include "terrace/zero/config/json_tokens.h"
 
 namespace terrace::zero {
@@ -317,26 +316,23 @@ JsonNode ParseJson(std::string_view text, std::string_view name) {
   return std::move(builder).Take();
 }
 
-JsonNode ReadJsonFile(const std::string& path) {
+JsonNode ReadJsonFile(const std::string& path, std::string_view what) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) {
-    TERRACE_THROW(ErrorCode::kConfig,
-                  "[config] the configuration file must exist, there is no ",
-                  path);
+  if (status.type() == std::filesystem::file_type::not_found)
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ", what,
+                  " must be a file that exists, there is no ", path);
+  if (std::filesystem::is_directory(status))
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ", what, " must be a file, ",
+                  path, " is a folder");
+  std::string text;
+  try {
+    text = ReadFile(path);
+  } catch (const Error& e) {  // "[file] cannot open PATH: the reason"
+    TERRACE_THROW(e.code(), "[config] ", what, ": ",
+                  e.message().substr(e.message().find(' ') + 1));
   }
-  if (std::filesystem::is_directory(status)) {
-    TERRACE_THROW(ErrorCode::kConfig,
-                  "[config] the configuration must be a file, ", path,
-                  " is a folder");
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || file.bad()) {
-    TERRACE_THROW(ErrorCode::kConfig, "[config] cannot read ", path);
-  }
-  return ParseJson(std::move(text).str(), path);
+  return ParseJson(text, path);
 }
 
 JsonNode ParseFlagValue(std::string_view text, std::string_view flag) {

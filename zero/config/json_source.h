@@ -2,9 +2,9 @@
 //
 // Accepts JSON plus `#`, `//` and `/* */` comments and trailing commas, as
 // DeepSpeed's reader does. Refuses duplicate keys (both lines named), NaN and
-// Infinity, unquoted names, nesting deeper than 64. Every error is
-// Error{kConfig} and reads "[config] run.json:3:5: what was found, what is
-// valid".
+// Infinity, unquoted names, nesting deeper than 64. An error of the
+// text is Error{kConfig} and reads "[config] run.json:3:5: what was found, what
+// is valid".
 //
 //   JsonNode root = ReadJsonFile("run.json");
 //   const JsonNode* steps = root.Find("training.steps");
@@ -82,9 +82,11 @@ struct JsonMember {
 // Parses `text`; `name` stands for it in messages.
 JsonNode ParseJson(std::string_view text, std::string_view name);
 
-// Reads and parses a file. A missing path, a folder or an unreadable file is
-// Error{kConfig} naming the path.
-JsonNode ReadJsonFile(const std::string& path);
+// Reads and parses a file. A missing path or a folder is Error{kConfig}, what
+// the system refuses kIo; both name the path and `what`, the flag or key that
+// gave it.
+JsonNode ReadJsonFile(const std::string& path,
+                      std::string_view what = "the configuration");
 
 // A command line's value: JSON when it parses as such, else the string itself.
 // `flag` is what messages and the resolved configuration show as its origin.

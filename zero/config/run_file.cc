@@ -37,9 +37,10 @@ JsonNode LoadEngineSection(const JsonNode& given, const fs::path& folder,
                            const std::string& flag_file) {
   JsonNode section = given;
   if (!flag_file.empty()) {
-    section = ReadJsonFile(flag_file);
+    section = ReadJsonFile(flag_file, "--deepspeed_config");
   } else if (given.is_string()) {
-    section = ReadJsonFile(ResolvePath(given, folder));
+    section = ReadJsonFile(ResolvePath(given, folder),
+                           StrCat("deepspeed (", given.Where(), ")"));
   }
   if (!section.is_object()) {
     TERRACE_THROW(ErrorCode::kConfig, "[config] deepspeed (", section.Where(),
@@ -107,7 +108,7 @@ void ReadModel(KeyValues& values, const fs::path& folder, RunFile* run) {
 
 RunFile ReadRunFile(const std::string& path, const RunFileOptions& options) {
   const fs::path folder = fs::path(path).parent_path();
-  JsonNode root = ReadJsonFile(path);
+  JsonNode root = ReadJsonFile(path, "the run file (--config)");
   if (!root.is_object()) {
     TERRACE_THROW(ErrorCode::kConfig, "[config] ", root.Where(),
                   ": a run file must be an object with the sections model, "
