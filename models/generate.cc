@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/zero/store_state.h"
 
@@ -95,6 +96,14 @@ std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
   return {tokens.begin() + prompt_length, tokens.end()};
 }
 
+std::string PromptNotice(const CausalModel& model, int64_t tokens) {
+  const int64_t context = model.context_length();
+  if (tokens <= context) return "";
+  return StrCat("the prompt has ", Counted(tokens, "token"),
+                ", the model's context holds ", context, ": the last ", context,
+                " are read");
+}
+
 std::string GenerateNotice(const CausalModel& model) {
   const zero::ParameterStore& store = model.store();
   const int ranks = store.state().comm.size();
@@ -102,7 +111,7 @@ std::string GenerateNotice(const CausalModel& model) {
   return StrCat(
       "sampling gathers every unit for each token: parameters are sharded "
       "over ",
-      ranks, " ranks; `terrace generate` loads them whole");
+      Counted(ranks, "rank"), "; `terrace generate` loads them whole");
 }
 
 }  // namespace terrace::models

@@ -46,6 +46,10 @@ std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
                               const GenerateOptions& options = {},
                               const TokenFunction& on_token = {});
 
+// What a caller should be told of a prompt of `tokens` tokens, or "": one
+// longer than the context is cut to its end.
+std::string PromptNotice(const CausalModel& model, int64_t tokens);
+
 // What a caller should be told before it generates with this model, or "": with
 // sharded parameters each token gathers every unit that is not resident.
 std::string GenerateNotice(const CausalModel& model);

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
 #include "terrace/core/json_writer.h"
@@ -34,9 +35,17 @@ std::string AbsolutePath(const std::string& path) {
   return error ? path : absolute.lexically_normal().string();
 }
 
-// "1 rank", "2 ranks".
-std::string Count(int64_t n, std::string_view what) {
-  return StrCat(n, " ", what, n == 1 ? "" : "s");
+// fn(), whose path came from `flag`: what the system refuses names it.
+template <class F>
+void OfFlag(std::string_view flag, const F& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kIo) throw;
+    // "[file] cannot open PATH: the reason"
+    TERRACE_THROW(e.code(), "[train] ", flag, ": ",
+                  e.message().substr(e.message().find(' ') + 1));
+  }
 }
 
 bool HoldsRun(const std::string& out) {
@@ -110,6 +119,7 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
   const zero::TrainingConfig& training = file_.training;
   launch_.ranks = training.ranks;
   launch_.seed = training.seed;
+  launch_.profile = request_.profile;
   launch_.config = file_.ReadEngine(training.ranks);
   if (training.device != zero::RunDevice::kCpu)
     TERRACE_THROW(ErrorCode::kConfig,
@@ -140,11 +150,16 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
                        *tokenizer_);
   // Its faults are those of one path, not of a rank.
   if (!request_.resume_from.empty())
-    zero::ResolveCheckpoint(CheckpointPath(request_.resume_from));
-  // What a folder allows, only a file in it can tell.
-  const std::string probe = StrCat(out(), "/.probe.", ::getpid());
-  File::Create(probe).Close();
-  ::unlink(probe.c_str());
+    OfFlag("--resume", [&] {
+      zero::RefusePart(
+          zero::ResolveCheckpoint(CheckpointPath(request_.resume_from)));
+    });
+  OfFlag("--out (training.out)", [&] {
+    // What a folder allows, only a file in it can tell.
+    const std::string probe = StrCat(out(), "/.probe.", ::getpid());
+    File::Create(probe).Close();
+    ::unlink(probe.c_str());
+  });
 }
 
 // Ranks and threads are threads of this process: beyond the cores they take
@@ -158,17 +173,18 @@ void TrainingRun::CheckThreads() {
   if (ranks > most || threads > most / ranks)
     TERRACE_THROW(ErrorCode::kConfig,
                   "[config] training.ranks x training.threads must be at most ",
-                  most, " on a machine of ", Count(cores, "core"), ", got ",
+                  most, " on a machine of ", Counted(cores, "core"), ", got ",
                   ranks, " x ", threads);
   launch_.threads = static_cast<int>(threads);
   if (ranks * threads > cores)
-    notices_.push_back(
-        StrCat(Count(ranks, "rank"), " x ", Count(threads, "thread"), " on ",
-               Count(cores, "core"), ": they take turns, which costs time"));
+    notices_.push_back(StrCat(
+        Counted(ranks, "rank"), " x ", Counted(threads, "thread"), " on ",
+        Counted(cores, "core"), ": they take turns, which costs time"));
 }
 
 void TrainingRun::OpenOutput() {
-  lock_ = std::make_unique<OutputLock>(out());
+  OfFlag("--out (training.out)",
+         [&] { lock_ = std::make_unique<OutputLock>(out()); });
   if (!lock_->notice().empty()) notices_.push_back(lock_->notice());
   if (!request_.resume && HoldsRun(out()))
     TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
@@ -276,6 +292,11 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
   TrainerEvents while_training = events.trainer;
   while_training.on_notice = events.on_notice;
   outcome.train = trainer.Run(while_training);
+  if (const Profiler* profiler = rt.context().profiler) {
+    WriteFileAtomically(StrCat(out(), "/profile.rank", rt.rank(), ".json"),
+                        profiler->ChromeTrace() + "\n");
+    outcome.zones = profiler->Totals();
+  }
   if (outcome.train.stopped || !outcome.train.failure.empty()) return outcome;
   try {
     outcome.sample = WriteSample(engine, *model, *tokenizer_, request_, events);

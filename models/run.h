@@ -12,6 +12,7 @@
 // no other run may have its output folder (output_lock.h).
 //
 //   OUT/config.resolved.json   every value and where it came from
+//   OUT/profile.rankK.json     with request.profile, a Chrome trace
 //   OUT/metrics.jsonl, OUT/evaluation.jsonl, OUT/checkpoint/: see trainer.h
 #pragma once
 
@@ -21,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "terrace/core/profiler.h"
 #include "terrace/models/output_lock.h"
 #include "terrace/models/sampler.h"
 #include "terrace/models/text_data.h"
@@ -46,6 +48,8 @@ struct RunRequest {
   bool resume = false;
   std::string resume_from = {};  // with resume: this checkpoint instead
   bool log_all_ranks = false;
+  // Measures zones: OUT/profile.rankK.json and RunOutcome::zones.
+  bool profile = false;
   // A text written by the trained model; 0: none.
   int64_t sample_tokens = 0;
   SamplerOptions sampler = {.temperature = 0.8f, .seed = 1};
@@ -63,6 +67,7 @@ struct RunEvents {
 
 struct RunOutcome {
   TrainResult train;
+  std::vector<ZoneTotal> zones = {};  // of this rank, with request.profile
   std::string sample;
   // The checkpoint is of the last step or beyond: nothing was done or written.
   bool nothing_to_do = false;

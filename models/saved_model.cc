@@ -87,13 +87,14 @@ TokenDataset EvaluationText(const SavedModel& saved,
   return LoadText(patterns, *saved.tokenizer,
                   {.sequence_length = options.sequence_length,
                    .keep_partial = true,
-                   .name = "evaluate"});
+                   .name = "--text"});
 }
 
 SavedModel ReadSavedModel(const std::string& path) {
   SavedModel saved;
   const zero::CheckpointPlace place =
       zero::ResolveCheckpoint(CheckpointPath(path));
+  zero::RefusePart(place);
   if (place.weights_file)
     TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", place.path,
                   " holds weights alone: a model is read from a run's folder, "

@@ -61,6 +61,20 @@ std::string Below(const std::string& base, const std::string& pattern) {
   return (fs::path(escaped) / pattern).string();
 }
 
+// What the system refuses names the key: "[data.train] cannot open PATH: ...".
+template <class F>
+decltype(auto) Of(std::string_view where, const F& fn) {
+  try {
+    return fn();
+  } catch (const Error& e) {
+    constexpr std::string_view kFile = "[file] ";
+    std::string_view text = e.message();
+    if (e.code() != ErrorCode::kIo || !text.starts_with(kFile)) throw;
+    text.remove_prefix(kFile.size());
+    TERRACE_THROW(e.code(), "[", where, "] ", text);
+  }
+}
+
 // `where` is the key of the run file that holds the patterns.
 std::deque<TextFile> OpenFiles(std::string_view where,
                                const std::vector<std::string>& patterns,
@@ -68,7 +82,8 @@ std::deque<TextFile> OpenFiles(std::string_view where,
   std::deque<TextFile> files;  // they stay where they are
   std::set<fs::path> seen;
   for (const std::string& pattern : patterns) {
-    const std::vector<std::string> paths = ExpandGlob(Below(base, pattern));
+    const std::vector<std::string> paths =
+        Of(where, [&] { return ExpandGlob(Below(base, pattern)); });
     if (paths.empty()) {
       TERRACE_THROW(ErrorCode::kData, "[", where,
                     "] each pattern must match a file, got \"", pattern,
@@ -84,7 +99,9 @@ std::deque<TextFile> OpenFiles(std::string_view where,
       }
       const fs::path real = fs::canonical(path, none);
       if (!none && !seen.insert(real).second) continue;
-      const std::string_view text = files.emplace_back(path).text();
+      const std::string_view text = Of(where, [&]() -> TextFile& {
+                                      return files.emplace_back(path);
+                                    }).text();
       if (SplitDocuments(text).empty()) {
         TERRACE_THROW(ErrorCode::kData, "[", where,
                       "] each file must hold text, got \"", path, "\" of ",

@@ -46,7 +46,8 @@ struct TextData {
 // Reads the files, in the order of the patterns and by name within one; of each
 // of the two lists, a file reached twice (by two patterns or by a link) counts
 // once. Throws kData naming the pattern that matches no file, the file without
-// text, or the split that is too short.
+// text, or the split that is too short; kIo with the key for a file that cannot
+// be read.
 TextData LoadTextData(const TextDataOptions& options,
                       const Tokenizer& tokenizer);
 
