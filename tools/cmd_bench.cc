@@ -97,9 +97,11 @@ int Bench(const Args& args) {
   Flags flags("bench",
               "Measures this machine and this build: " + Names() + ".");
   flags.Positional("name", &name, "one of them; without: those of seconds");
-  flags.Int("--threads", &threads, "T", "compute threads; 0: all cores");
+  flags.Int("--threads", &threads, "T", "compute threads; 0: all cores",
+            kThreadRange);
   flags.Int("--rounds", &rounds, "N",
-            "of which the median counts; pairs with a peer");
+            "of which the median counts; pairs with a peer",
+            {.least = 1, .most = 1000000});
   flags.Switch("--json", &json, "JSON instead of a table");
   flags.Text("--preset", &options.preset, "NAME", "GPT-2's size: gpt2-medium");
   flags.Int("--layers", &options.layers, "N", "of the model; 0: the preset's");
@@ -120,11 +122,6 @@ int Bench(const Args& args) {
   flags.Int("--ranks", &options.ranks, "N", "of a probe");
   flags.Int("--stage", &options.stage, "0..3", "of a probe");
   if (!flags.Parse(args)) return 0;
-  if (threads < 0 || rounds < 1)
-    TERRACE_THROW(ErrorCode::kUsage,
-                  "[bench] --threads must be at least 0 and --rounds at least "
-                  "1, got ",
-                  threads, " and ", rounds);
   options.threads =
       threads > 0 ? static_cast<int>(threads) : zero::DefaultThreads(1);
   options.rounds = static_cast<int>(rounds);

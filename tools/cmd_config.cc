@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,7 +32,7 @@ zero::ResolvedConfig Resolve(const ConfigFlags& f) {
   std::vector<zero::Override> overrides;
   for (const std::string& set : f.set)
     overrides.push_back(zero::ParseOverride(set));
-  const zero::JsonNode root = zero::ReadJsonFile(f.check);
+  const zero::JsonNode root = zero::ReadJsonFile(f.check, "--check");
   if (!IsRunFile(root))
     return zero::ReadEngineConfig(
                root, {.world_size = static_cast<int>(f.ranks < 1 ? 1 : f.ranks),
@@ -56,7 +57,9 @@ int Config(const Args& args) {
                      "one key or section, or all of them");
   flags.Text("--check", &f.check, "FILE",
              "a run file or a DeepSpeed configuration");
-  flags.Int("--ranks", &f.ranks, "N", "with --check: for so many ranks");
+  flags.Int("--ranks", &f.ranks, "N",
+            "with --check: for so many ranks; 0: as the file says",
+            {.least = 0, .most = std::numeric_limits<int>::max()});
   flags.List("--set", &f.set, "KEY=VALUE", "with --check: override a value");
   flags.Switch("--lenient-config", &f.lenient,
                "with --check: unknown keys are notices, not errors");

@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/tools/commands.h"
 #include "terrace/tools/machine.h"
@@ -58,12 +60,14 @@ std::string Rate(double per_s, double unit, const char* name) {
 }
 
 std::string Disk(const std::string& folder, int64_t mib) {
-  try {
+  return OfFlag("doctor", "--path", [&]() -> std::string {
+    std::error_code none;
+    if (!fs::is_directory(folder, none))
+      TERRACE_THROW(ErrorCode::kIo, "must be a folder, got '", folder, "'");
+    if (mib == 0) return "not measured";
     return Rate(MeasureDiskWrite(folder, mib << 20), 1e6, "MB/s written") +
            " in " + folder;
-  } catch (const Error& e) {
-    return "cannot be written: " + e.message();
-  }
+  });
 }
 
 }  // namespace
@@ -73,8 +77,11 @@ int Doctor(const Args& args) {
   int64_t mib = 64;
   Flags flags("doctor", "What this machine has and what will be used.");
   flags.Text("--path", &folder, "DIR", "the folder whose disk is measured");
-  flags.Int("--disk-mib", &mib, "N", "how much is written there; 0: nothing");
+  flags.Int("--disk-mib", &mib, "N", "how much is written there; 0: nothing",
+            {.least = 0, .most = 1 << 20});
   if (!flags.Parse(args)) return 0;
+  // What may go wrong comes before what takes time.
+  const std::string disk = Disk(folder, mib);
   const int threads = zero::DefaultThreads(1);
   const Context ctx({.threads = threads});
   std::vector<Fact> facts = MachineFacts(ctx);
@@ -82,14 +89,14 @@ int Doctor(const Args& args) {
       {"copy bandwidth", Rate(MeasureCopyBandwidth(ctx), 1e9, "GB/s")});
   facts.push_back(
       {"f32 products", Rate(MeasureMatMulRate(ctx), 1e9, "GFLOP/s")});
-  if (mib > 0) facts.push_back({"disk", Disk(folder, mib)});
+  facts.push_back({"disk", disk});
   facts.push_back({"GPU", Gpus()});
   facts.push_back(
       {"MPI", IfThere(InPath("mpirun"), "ranks are threads of one process")});
   facts.push_back({"io_uring", IoUring()});
-  facts.push_back({"ranks by default",
-                   StrCat("1, with ", threads, " threads; of N ranks each has ",
-                          threads, " / N")});
+  facts.push_back(
+      {"ranks by default", StrCat("1, with ", Counted(threads, "thread"),
+                                  "; of N ranks each has ", threads, " / N")});
   PrintFacts(facts);
   return 0;
 }

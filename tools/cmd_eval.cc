@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,23 +24,26 @@ int Eval(const Args& args) {
       .Required();
   flags.List("--text", &text, "FILES",
              "text files or a pattern; without: what the run held out");
-  flags.Int("--batch", &batch, "N", "samples of one forward");
-  flags.Int("--threads", &threads, "T", "compute threads; 0: all cores");
+  flags.Int("--batch", &batch, "N", "samples of one forward",
+            {.least = 1, .most = 1 << 20});
+  flags.Int("--threads", &threads, "T", "compute threads; 0: all cores",
+            kThreadRange);
   flags.Switch("--json", &json, "one line of JSON");
   if (!flags.Parse(args)) return 0;
-  if (batch < 1 || threads < 0)
-    TERRACE_THROW(ErrorCode::kUsage,
-                  "[eval] --batch must be at least 1 and --threads at least 0, "
-                  "got ",
-                  batch, " and ", threads);
-  const models::SavedModel saved = models::ReadSavedModel(checkpoint);
-  const models::TokenDataset data = models::EvaluationText(saved, text);
+  const models::SavedModel saved = OfFlag("eval", "--checkpoint", [&] {
+    return models::ReadSavedModel(checkpoint);
+  });
+  const auto read_text = [&] { return models::EvaluationText(saved, text); };
+  const models::TokenDataset data =
+      text.empty() ? read_text() : OfFlag("eval", "--text", read_text);
   models::Evaluation result;
   const int code = zero::Launch(
       models::InferenceOptions(static_cast<int>(threads), batch),
       [&](zero::Runtime& rt) {
-        models::LoadedModel loaded(rt, saved);
-        result = models::Evaluate(loaded.engine(), loaded.model(), data);
+        const std::unique_ptr<models::LoadedModel> loaded = OfFlag(
+            "eval", "--checkpoint",
+            [&] { return std::make_unique<models::LoadedModel>(rt, saved); });
+        result = models::Evaluate(loaded->engine(), loaded->model(), data);
       });
   if (code != 0) return code;
   if (json) {

@@ -1,11 +1,15 @@
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "terrace/core/error.h"
 #include "terrace/models/generate.h"
 #include "terrace/models/saved_model.h"
 #include "terrace/tools/commands.h"
+#include "terrace/tools/output.h"
 
 namespace terrace::tools {
 namespace {
@@ -17,14 +21,12 @@ struct GenerateFlags {
   bool stop_at_end = false;
 };
 
-void Print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
 void Continue(zero::Runtime& rt, const models::SavedModel& saved,
               const GenerateFlags& f) {
-  const models::LoadedModel loaded(rt, saved);
+  const std::unique_ptr<models::LoadedModel> loaded =
+      OfFlag("generate", "--checkpoint",
+             [&] { return std::make_unique<models::LoadedModel>(rt, saved); });
+  const models::CausalModel& model = loaded->causal();
   const models::Tokenizer& tokenizer = *saved.tokenizer;
   std::vector<int32_t> prompt = tokenizer.Encode(f.prompt);
   // Nothing given: the beginning of a document.
@@ -34,17 +36,19 @@ void Continue(zero::Runtime& rt, const models::SavedModel& saved,
   options.vocabulary = tokenizer.vocab_size();
   options.sampler = {.temperature = static_cast<float>(f.temperature),
                      .top_k = f.top_k,
-                     .top_p = static_cast<float>(f.top_p),
+                     .top_p = std::max(static_cast<float>(f.top_p),
+                                       std::numeric_limits<float>::min()),
                      .seed = static_cast<uint64_t>(f.seed)};
   if (f.stop_at_end) options.end_of_text = tokenizer.end_of_text();
-  Print(f.prompt);
+  const std::string notice = models::PromptNotice(model, std::ssize(prompt));
+  if (!notice.empty()) std::fprintf(stderr, "note: %s\n", notice.c_str());
+  PrintText(f.prompt);
   models::TextStream text(tokenizer);
-  models::Generate(rt.context(), loaded.causal(), prompt, options,
-                   [&](int32_t id) {
-                     Print(text.Push(id));
-                     return true;
-                   });
-  Print(text.Finish() + "\n");
+  models::Generate(rt.context(), model, prompt, options, [&](int32_t id) {
+    PrintText(text.Push(id));
+    return true;
+  });
+  PrintText(text.Finish() + "\n");
 }
 
 }  // namespace
@@ -57,23 +61,23 @@ int Generate(const Args& args) {
             "a run's folder, its checkpoint, or a step's folder")
       .Required();
   flags.Text("--prompt", &f.prompt, "TEXT", "what to continue");
-  flags.Int("--max-tokens", &f.max_tokens, "N", "tokens to draw");
+  flags.Int("--max-tokens", &f.max_tokens, "N", "tokens to draw", {.least = 0});
   flags.Number("--temperature", &f.temperature, "T",
-               "0 takes the most likely token");
-  flags.Int("--top-k", &f.top_k, "K", "of the K most likely tokens; 0: all");
+               "0 takes the most likely token", {.least = 0, .most = 1000});
+  flags.Int("--top-k", &f.top_k, "K", "of the K most likely tokens; 0: all",
+            {.least = 0});
   flags.Number("--top-p", &f.top_p, "P",
-               "of the most likely tokens that make up P");
-  flags.Int("--seed", &f.seed, "S", "another seed, another text");
+               "of the most likely tokens that make up P",
+               {.least = 0, .most = 1, .above_least = true});
+  flags.Int("--seed", &f.seed, "S", "another seed, another text", {.least = 0});
   flags.Switch("--stop-at-end", &f.stop_at_end,
                "end with the document, not after --max-tokens");
-  flags.Int("--threads", &f.threads, "T", "compute threads; 0: all cores");
+  flags.Int("--threads", &f.threads, "T", "compute threads; 0: all cores",
+            kThreadRange);
   if (!flags.Parse(args)) return 0;
-  if (f.max_tokens < 0 || f.seed < 0 || f.threads < 0)
-    TERRACE_THROW(ErrorCode::kUsage,
-                  "[generate] --max-tokens, --seed and --threads must be at "
-                  "least 0, got ",
-                  f.max_tokens, ", ", f.seed, " and ", f.threads);
-  const models::SavedModel saved = models::ReadSavedModel(f.checkpoint);
+  const models::SavedModel saved = OfFlag("generate", "--checkpoint", [&] {
+    return models::ReadSavedModel(f.checkpoint);
+  });
   return zero::Launch(models::InferenceOptions(static_cast<int>(f.threads)),
                       [&](zero::Runtime& rt) { Continue(rt, saved, f); });
 }

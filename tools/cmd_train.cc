@@ -4,14 +4,17 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/models/run.h"
 #include "terrace/tools/commands.h"
+#include "terrace/tools/output.h"
 #include "terrace/tools/progress.h"
 #include "terrace/zero/config/json_source.h"
 #include "terrace/zero/signals.h"
@@ -24,7 +27,7 @@ struct TrainFlags {
   std::string device_memory, host_memory;
   std::optional<std::string> resume;
   std::vector<std::string> set;
-  bool log_all_ranks = false, lenient = false;
+  bool log_all_ranks = false, lenient = false, profile = false;
 };
 
 bool Declare(Flags& flags, TrainFlags& f, const Args& args) {
@@ -44,6 +47,9 @@ bool Declare(Flags& flags, TrainFlags& f, const Args& args) {
              "budget of a rank's host memory");
   flags.Switch("--log-all-ranks", &f.log_all_ranks,
                "metrics.rankK.jsonl for each rank");
+  flags.Switch("--profile", &f.profile,
+               "where the time goes: a table, and OUT/profile.rankK.json for "
+               "chrome://tracing");
   flags.List("--set", &f.set, "KEY=VALUE",
              "override any value: training.steps=20");
   flags.Switch("--lenient-config", &f.lenient,
@@ -91,7 +97,9 @@ struct Steps {
 void PrintTable(const models::TrainingRun& run, const Steps& steps,
                 const models::RunOutcome& outcome) {
   if (!steps.last.has_value()) return;
-  std::printf("\npeak memory of a rank\n");
+  std::printf(
+      "\npeak memory of a rank (each use at its own moment; \"all uses\" at "
+      "one)\n");
   for (const MemoryReport& report : steps.last->memory) {
     for (int i = 0; i < kMemoryTags; ++i) {
       const Gauge& gauge = report.tags[static_cast<size_t>(i)];
@@ -102,7 +110,7 @@ void PrintTable(const models::TrainingRun& run, const Steps& steps,
     }
     if (report.total.peak > 0)
       std::printf("  %-8s %-15s %12s\n", std::string(Name(report.tier)).c_str(),
-                  "together", FormatBytes(report.total.peak).c_str());
+                  "all uses", FormatBytes(report.total.peak).c_str());
   }
   if (outcome.train.skipped > 0)
     std::printf("skipped steps          %lld of %zu\n",
@@ -124,22 +132,40 @@ void PrintTable(const models::TrainingRun& run, const Steps& steps,
                 outcome.train.checkpoint.c_str());
 }
 
-// "1 rank", "2 ranks".
-std::string Count(int64_t n, const char* what) {
-  return StrCat(n, ' ', what, n == 1 ? "" : "s");
+void PrintZones(const models::TrainingRun& run,
+                const std::vector<ZoneTotal>& zones) {
+  if (zones.empty()) return;
+  std::vector<ZoneTotal> sorted = zones;
+  std::ranges::stable_sort(sorted, std::greater(), &ZoneTotal::seconds);
+  std::printf("\nzones of rank 0 (a zone's time includes those inside it)\n");
+  std::printf("  %-28s %10s %12s %12s\n", "zone", "count", "seconds",
+              "ms each");
+  for (const ZoneTotal& zone : sorted)
+    std::printf("  %-28s %10lld %12.4f %12.4f\n", zone.name.c_str(),
+                static_cast<long long>(zone.count), zone.seconds,
+                1e3 * zone.seconds /
+                    static_cast<double>(std::max<int64_t>(zone.count, 1)));
+  std::printf("traces of all ranks         %s/profile.rank*.json\n",
+              run.out().c_str());
+}
+
+// "1234 tokens in 12 documents", or "nothing".
+std::string SizeOfText(const models::TokenDataset& text, int64_t documents) {
+  if (text.empty()) return "nothing";
+  return Counted(text.token_count(), "token") + " in " +
+         Counted(documents, "document");
 }
 
 void PrintStart(const models::TrainingRun& run, int64_t iteration) {
   const models::ModelFacts& model = run.model();
   const models::TextData& data = run.data();
-  std::printf("%s of %s, stage %d, %s; %s in %s, %lld held out\n",
+  std::printf("%s of %s, stage %d, %s; trains on %s, holds out %s\n",
               model.model_type.c_str(),
-              Count(model.parameter_count, "parameter").c_str(),
+              Counted(model.parameter_count, "parameter").c_str(),
               run.launch().config.stage,
-              Count(run.launch().ranks, "rank").c_str(),
-              Count(data.train.token_count(), "token").c_str(),
-              Count(data.train_documents, "document").c_str(),
-              static_cast<long long>(data.validation_documents));
+              Counted(run.launch().ranks, "rank").c_str(),
+              SizeOfText(data.train, data.train_documents).c_str(),
+              SizeOfText(data.validation, data.validation_documents).c_str());
   const int64_t steps = run.file().training.steps;
   if (iteration >= steps)
     std::printf("nothing to do: %s is at step %lld of %lld\n",
@@ -183,6 +209,7 @@ int Train(const Args& args) {
   request.resume = f.resume.has_value();
   if (request.resume && *f.resume != "auto") request.resume_from = *f.resume;
   request.log_all_ranks = f.log_all_ranks;
+  request.profile = f.profile;
   request.sample_tokens = 300;
   request.stop_requested = [] { return zero::StopSignal() != 0; };
   const models::TrainingRun run = Prepare(f, std::move(request));
@@ -226,11 +253,12 @@ int Train(const Args& args) {
   progress.End();
   if (code != 0) return code;
   PrintTable(run, steps, outcome);
+  PrintZones(run, outcome.zones);
   if (outcome.train.stopped)
     std::printf("stopped at step %lld by a signal; go on with --resume\n",
                 static_cast<long long>(outcome.train.iteration));
   if (!outcome.sample.empty())
-    std::printf("\na sample:\n%s\n", outcome.sample.c_str());
+    PrintText("\na sample:\n" + outcome.sample + "\n");
   if (!outcome.train.failure.empty())
     TERRACE_THROW(ErrorCode::kData, outcome.train.failure);
   return zero::StopSignal() != 0 ? 128 + zero::StopSignal() : 0;

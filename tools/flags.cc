@@ -4,11 +4,65 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
+#include <deque>
+#include <functional>
+#include <type_traits>
 
 #include "terrace/core/error.h"
 
 namespace terrace::tools {
+namespace {
+
+// The whole text as a T, or nothing.
+template <class T>
+std::optional<T> Read(std::string_view text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+std::string Limits(const IntRange& range) {
+  constexpr IntRange kAll;
+  if (range.least == kAll.least && range.most == kAll.most) return "";
+  if (range.most == kAll.most) return StrCat(" of at least ", range.least);
+  return StrCat(" from ", range.least, " to ", range.most);
+}
+
+std::string Limits(const NumberRange& range) {
+  constexpr NumberRange kAll;
+  std::string text;
+  if (range.least != kAll.least)
+    text = StrCat(range.above_least ? " above " : " of at least ", range.least);
+  if (range.most != kAll.most)
+    text += StrCat(text.empty() ? "" : " and", " at most ", range.most);
+  return text;
+}
+
+std::string_view WithoutDashes(std::string_view name) {
+  return name.substr(std::min(name.find_first_not_of('-'), name.size()));
+}
+
+// The flag that `given` may have meant, or "". The dashes count for nothing:
+// all flags share them.
+std::string NearestFlag(std::string_view given,
+                        const std::vector<std::string>& names) {
+  std::vector<std::string_view> words;
+  for (const std::string& name : names) words.push_back(WithoutDashes(name));
+  const std::string_view word = WithoutDashes(given);
+  const std::string nearest = NearestName(word, words);
+  // A third of the word may be wrong, not half of it.
+  if (nearest.empty() || terrace::internal::EditDistance(word, nearest) >
+                             (static_cast<int>(word.size()) + 1) / 3)
+    return "";
+  return "--" + nearest;
+}
+
+}  // namespace
 
 struct Flags::Impl {
   Impl(std::string_view command, std::string_view summary)
@@ -24,10 +78,56 @@ struct Flags::Impl {
     return option;
   }
 
+  // A number is read after all words are taken, so that the message is ours.
+  template <class T, class Range>
+  void AddNumber(const char* name, T* out, const char* value, const char* help,
+                 const Range& range, const char* what) {
+    names.emplace_back(name);
+    std::string& text = texts.emplace_back();
+    CLI::Option* option = Add(app.add_option(name, text, help), value);
+    option->default_str(StrCat(*out));
+    readers.push_back([=, this, &text] {
+      if (option->count() == 0) return;
+      const std::optional<T> given = Read<T>(text);
+      bool valid =
+          given.has_value() && *given >= range.least && *given <= range.most;
+      if constexpr (std::is_floating_point_v<T>)
+        valid = valid && !(range.above_least && *given == range.least);
+      if (!valid)
+        TERRACE_THROW(ErrorCode::kUsage, "[", command, "] ", name, " must be ",
+                      what, Limits(range), ", got '", text, "'");
+      *out = *given;
+    });
+  }
+
+  [[noreturn]] void ThrowMismatch(const CLI::ParseError& e) const {
+    // "--name: what CLI11 found", but for one message.
+    const std::string text = e.what();
+    constexpr std::string_view kOverride =
+        " was given a disallowed flag override";
+    if (text.ends_with(kOverride))
+      TERRACE_THROW(ErrorCode::kUsage, "[", command, "] --",
+                    text.substr(0, text.size() - kOverride.size()),
+                    " takes no value");
+    const std::string name = text.substr(0, text.find(':'));
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (option == nullptr)
+      TERRACE_THROW(ErrorCode::kUsage, "[", command, "] ", text, " (terrace ",
+                    command, " --help)");
+    if (option->count() > 1)
+      TERRACE_THROW(ErrorCode::kUsage, "[", command, "] ", name,
+                    " may be given once, it is given ", option->count(),
+                    " times");
+    TERRACE_THROW(ErrorCode::kUsage, "[", command, "] ", name,
+                  " needs a value: ", name, " ", option->get_type_name());
+  }
+
   std::string command;
   CLI::App app;
   CLI::Option* last = nullptr;
   std::vector<std::string> names = {"--help"};
+  std::deque<std::string> texts;  // of numbers; they stay where they are
+  std::vector<std::function<void()>> readers;
   std::vector<CLI::Option*> required;
   // Beside each value of OptionalText, the words of its flag.
   struct Words {
@@ -51,24 +151,21 @@ Flags& Flags::Text(const char* name, std::string* out, const char* value,
 }
 
 Flags& Flags::Int(const char* name, int64_t* out, const char* value,
-                  const char* help) {
-  impl_->names.emplace_back(name);
-  impl_->Add(impl_->app.add_option(name, *out, help), value)
-      ->capture_default_str();
+                  const char* help, IntRange range) {
+  impl_->AddNumber(name, out, value, help, range, "an integer");
   return *this;
 }
 
 Flags& Flags::Number(const char* name, double* out, const char* value,
-                     const char* help) {
-  impl_->names.emplace_back(name);
-  impl_->Add(impl_->app.add_option(name, *out, help), value)
-      ->capture_default_str();
+                     const char* help, NumberRange range) {
+  impl_->AddNumber(name, out, value, help, range, "a number");
   return *this;
 }
 
 Flags& Flags::Switch(const char* name, bool* out, const char* help) {
   impl_->names.emplace_back(name);
-  impl_->Add(impl_->app.add_flag(name, *out, help), "");
+  impl_->Add(impl_->app.add_flag(name, *out, help), "")
+      ->disable_flag_override();
   return *this;
 }
 
@@ -114,12 +211,11 @@ bool Flags::Parse(const Args& args) {
     std::fputs(impl_->app.help().c_str(), stdout);
     return false;
   } catch (const CLI::ParseError& e) {
-    TERRACE_THROW(ErrorCode::kUsage, "[", impl_->command, "] ", e.what(),
-                  " (terrace ", impl_->command, " --help)");
+    impl_->ThrowMismatch(e);
   }
   for (const std::string& extra : impl_->app.remaining()) {
     const std::string name = extra.substr(0, extra.find('='));
-    const std::string nearest = NearestName(name, impl_->names);
+    const std::string nearest = NearestFlag(name, impl_->names);
     TERRACE_THROW(ErrorCode::kUsage, "[", impl_->command, "] there is no ",
                   name.starts_with('-') ? "flag " : "argument ", name,
                   nearest.empty()
@@ -131,12 +227,22 @@ bool Flags::Parse(const Args& args) {
       TERRACE_THROW(ErrorCode::kUsage, "[", impl_->command, "] needs ",
                     option->get_name(), " (terrace ", impl_->command,
                     " --help)");
+  for (const auto& read : impl_->readers) read();
   for (const auto& words : impl_->optionals) {
     if (words->option->count() == 0) continue;
     const auto& given = words->given;
     *words->out = given.empty() ? std::string() : given.back();
   }
   return true;
+}
+
+void internal::ThrowOfFlag(std::string_view command, std::string_view flag,
+                           const Error& error) {
+  std::string_view text = error.message();
+  // What the file is for says more than where it failed to open.
+  if (text.starts_with('[') && text.find("] ") != std::string_view::npos)
+    text.remove_prefix(text.find("] ") + 2);
+  TERRACE_THROW(error.code(), "[", command, "] ", flag, ": ", text);
 }
 
 }  // namespace terrace::tools

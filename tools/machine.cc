@@ -12,9 +12,11 @@
 #include <string_view>
 #include <thread>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
 #include "terrace/core/profiler.h"
+#include "terrace/core/version.h"
 #include "terrace/kernels/instruction_set.h"
 #include "terrace/kernels/matmul.h"
 
@@ -75,10 +77,31 @@ std::vector<Fact> MachineFacts(const Context& ctx) {
       {"huge pages", HugePages()},
       {"matrix products", kernels::MatMulBackend(ctx)},
       {"compute pool",
-       StrCat(ComputePool::Kind(), ", ", ctx.pool().threads(), " threads",
+       StrCat(ComputePool::Kind(), ", ",
+              Counted(ctx.pool().threads(), "thread"),
               policy == nullptr ? "" : StrCat(", wait policy ", policy))},
       {"compiler", __VERSION__},
   };
+}
+
+std::string VersionLine() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr char kBuild[] = "sanitizer build";
+#elif defined(__OPTIMIZE__)
+  constexpr char kBuild[] = "optimized build";
+#else
+  constexpr char kBuild[] = "debug build";
+#endif
+#if defined(__clang__)
+  constexpr char kCompiler[] = __VERSION__;
+#else
+  constexpr char kCompiler[] = "gcc " __VERSION__;
+#endif
+  const Context ctx({.threads = 1});
+  return StrCat("terrace ", kVersion, ", ", kBuild, " by ", kCompiler,
+                "; matrix products ", kernels::MatMulBackend(ctx),
+                ", compute pool ", ComputePool::Kind(), ", instruction set ",
+                kernels::InstructionSet());
 }
 
 double MeasureCopyBandwidth(const Context& ctx) {

@@ -19,6 +19,9 @@ struct Fact {
 // Processor, cores, memory, what computes; nothing is measured.
 std::vector<Fact> MachineFacts(const Context& ctx);
 
+// One line: the version, how and by what this was built, what computes.
+std::string VersionLine();
+
 // Bytes read and written per second by copying memory with all threads: the
 // best of several rounds over more than the caches hold.
 double MeasureCopyBandwidth(const Context& ctx);

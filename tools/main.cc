@@ -8,6 +8,8 @@
 
 #include "terrace/core/error.h"
 #include "terrace/tools/commands.h"
+#include "terrace/tools/machine.h"
+#include "terrace/tools/output.h"
 #include "terrace/zero/runtime.h"
 
 namespace terrace::tools {
@@ -35,7 +37,8 @@ void PrintHelp() {
     std::printf("  %-10s %s\n", std::string(command.name).c_str(),
                 std::string(command.summary).c_str());
   std::puts(
-      "\nterrace COMMAND --help shows a command's flags.\n"
+      "\nterrace COMMAND --help shows a command's flags, terrace --version the "
+      "version.\n"
       "Exit codes: 0 done, 1 internal error, 2 usage or configuration, 3 data "
       "or\ncheckpoint invalid, 4 memory budget, 5 input/output, 6 "
       "communication, 129, 130\nand 143 after a signal.");
@@ -45,6 +48,10 @@ int Run(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp();
+    return 0;
+  }
+  if (name == "--version" || name == "-V") {
+    std::puts(VersionLine().c_str());
     return 0;
   }
   std::vector<std::string> names;
@@ -74,7 +81,9 @@ void PrintError(std::string message) {
 
 int main(int argc, char** argv) {
   try {
-    return terrace::tools::Run(argc, argv);
+    const int code = terrace::tools::Run(argc, argv);
+    if (code == 0) terrace::tools::CheckOutput();
+    return code;
   } catch (const terrace::Error& e) {
     terrace::tools::PrintError(e.message());
     return terrace::ExitCode(e.code());

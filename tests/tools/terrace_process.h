@@ -53,15 +53,17 @@ inline std::string FreshFolder(const std::string& name) {
   return path;
 }
 
-// Output goes to `log`.out and `log`.err.
+// Output goes to `given_out`, or else `log`.out, and to `log`.err.
 inline pid_t StartTerrace(const std::vector<std::string>& args,
-                          const std::string& log) {
+                          const std::string& log,
+                          const std::string& given_out = "") {
   std::vector<std::string> words = {TerraceBinary()};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const std::string out = log + ".out", err = log + ".err";
+  const std::string out = given_out.empty() ? log + ".out" : given_out,
+                    err = log + ".err";
   const pid_t child = fork();
   if (child != 0) return child;
   const int flags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -76,6 +78,13 @@ inline Outcome FinishTerrace(pid_t child, const std::string& log) {
   waitpid(child, &status, 0);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadText(log + ".out"),
           ReadText(log + ".err")};
+}
+
+// With the standard output in a file or device; Outcome::out is empty.
+inline Outcome RunTerraceInto(const std::string& out,
+                              const std::vector<std::string>& args) {
+  const std::string log = ::testing::TempDir() + "/terrace_into";
+  return FinishTerrace(StartTerrace(args, log, out), log);
 }
 
 inline Outcome RunTerrace(const std::vector<std::string>& args) {
