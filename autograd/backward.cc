@@ -100,6 +100,14 @@ class Walk final : public GradSink {
                bool owned) override {
     Add(ctx, input.edge, std::move(grad), owned);
   }
+  Tensor Take(const NodeInput& input) override {
+    const Edge& edge = input.edge;
+    if (IsBoundary(edge))
+      return region_->outer.Take(
+          region_->inputs[static_cast<size_t>(edge.index)]);
+    Pending& p = PendingOf(edge);
+    return std::exchange(p, {}).grad;
+  }
   void ParameterDone(Context& ctx, const Parameter& param) override {
     if (region_ == nullptr) param.source()->GradDone(ctx, param.id());
   }
@@ -137,6 +145,10 @@ class Walk final : public GradSink {
   bool IsBoundary(const Edge& edge) const {
     return region_ != nullptr && edge.node.get() == &region_->node;
   }
+  Pending& PendingOf(const Edge& edge) {
+    return states_[static_cast<size_t>(edge.node->place.slot)]
+                  [static_cast<size_t>(edge.index)];
+  }
   bool Has(const Node& node) const { return node.place.walk == number_; }
 
   void Add(Context& ctx, const Edge& edge, Tensor grad, bool owned) {
@@ -148,8 +160,7 @@ class Walk final : public GradSink {
     // An operation that walks the graph it is part of takes nodes away.
     TERRACE_CHECK(Has(*edge.node), "[backward] '", edge.node->name(),
                   "' must be in one walk at a time");
-    Pending& p = states_[static_cast<size_t>(edge.node->place.slot)]
-                        [static_cast<size_t>(edge.index)];
+    Pending& p = PendingOf(edge);
     if (!p.grad.defined()) {
       p = {std::move(grad), owned};
       return;

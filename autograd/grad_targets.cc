@@ -43,6 +43,16 @@ GradTarget GradTargetsBase::For(int i) {
   return {slot.tensor.mut(), false};
 }
 
+Tensor GradTargetsBase::Take(int i) {
+  const NodeInput& input = inputs_[static_cast<size_t>(i)];
+  TERRACE_DCHECK(wants(i) && !slots_[static_cast<size_t>(i)].given);
+  if (!input.edge) return Tensor();
+  Tensor before = sink_.Take(input);
+  if (before.defined() && !before.contiguous())
+    before = ContiguousCopy(ctx_, before);
+  return before;
+}
+
 void GradTargetsBase::Pass(int i, const Tensor& grad, bool shared) {
   const NodeInput& input = inputs_[static_cast<size_t>(i)];
   Slot& slot = slots_[static_cast<size_t>(i)];

@@ -29,6 +29,10 @@ class GradTargetsBase {
   // No two targets of one node share memory: where an earlier one is the same
   // parameter, this is a temporary that Finish adds.
   GradTarget For(int i);
+  // What arrived for activation i before, from later uses of it: contiguous,
+  // undefined when nothing did. The node adds it to what it hands over, in the
+  // loop that makes that, which saves the walk a pass over both.
+  Tensor Take(int i);
   // Hands over a finished gradient, of the input's shape (any strides).
   // `shared` when others hold the tensor too (the dy of an addition).
   void Pass(int i, const Tensor& grad, bool shared);

@@ -74,6 +74,9 @@ class GradSink {
   // else holds the tensor, so that later contributions may be added into it.
   virtual void Deliver(Context& ctx, const NodeInput& input, Tensor grad,
                        bool owned) = 0;
+  // Takes what has arrived for an activation so far; undefined when nothing
+  // has. The caller delivers the sum of that and its own.
+  virtual Tensor Take(const NodeInput& input) = 0;
   // One use of a parameter by this node is finished.
   virtual void ParameterDone(Context& ctx, const Parameter& param) = 0;
   // Whether this pass takes gradients of the parameter's source.

@@ -14,6 +14,10 @@
 //     return Apply<ScaleOp>(ctx, {factor}, {x});
 //   }
 //
+// An op with K results returns std::array<Tensor, K> from Forward, gets the K
+// gradients as a span (undefined where none arrived, at least one is defined),
+// and Apply gives std::array<Variable, K>.
+//
 // Forward gets readable tensors: parameters among the inputs are leased for the
 // call. `s` is null when no gradient is wanted; that may skip stores, never
 // change arithmetic (decision A9). Saved values of inputs come from in.Save(i),
@@ -25,6 +29,8 @@
 
 #include <array>
 #include <memory>
+#include <span>
+#include <type_traits>
 #include <utility>
 
 #include "terrace/autograd/grad_targets.h"
@@ -76,17 +82,52 @@ void CheckContext(const Context& ctx, const char* op,
 void SetInputs(Node& node, std::span<const Variable> inputs);
 [[noreturn]] void ThrowReleased(const char* op);
 
+// What Forward returns: one tensor, or an array of them.
+inline constexpr int CountOf(const Tensor*) { return 1; }
+template <size_t K>
+constexpr int CountOf(const std::array<Tensor, K>*) {
+  return static_cast<int>(K);
+}
+inline std::span<const Tensor> AsSpan(const Tensor& y) { return {&y, 1}; }
+template <size_t K>
+std::span<const Tensor> AsSpan(const std::array<Tensor, K>& y) {
+  return y;
+}
+// The results of `node`, which is null when nothing is recorded.
+inline Variable Results(Context& ctx, const std::shared_ptr<Node>& node,
+                        Tensor y) {
+  return Variable(ctx, std::move(y), Edge{node, 0});
+}
+template <size_t K>
+std::array<Variable, K> Results(Context& ctx, const std::shared_ptr<Node>& node,
+                                std::array<Tensor, K> y) {
+  std::array<Variable, K> results;
+  for (size_t i = 0; i < K; ++i)
+    results[i] =
+        Variable(ctx, std::move(y[i]), Edge{node, static_cast<int>(i)});
+  return results;
+}
+
 template <class Op, int N>
 class OpNode final : public Node {
  public:
+  using Result = decltype(Op::Forward(
+      std::declval<Context&>(), std::declval<const typename Op::Attrs&>(),
+      std::declval<const Inputs<N>&>(), nullptr));
+
   OpNode(Context& ctx, typename Op::Attrs attrs)
-      : Node(ctx, Op::kName, 1), attrs_(std::move(attrs)) {}
+      : Node(ctx, Op::kName, CountOf(static_cast<Result*>(nullptr))),
+        attrs_(std::move(attrs)) {}
 
   void Run(Context& ctx, std::span<const Tensor> grads,
            GradSink& sink) override {
     if (saved_ == nullptr) ThrowReleased(Op::kName);
     GradTargets<N> out(ctx, inputs(), sink);
-    Op::Backward(ctx, attrs_, *saved_, grads[0], out);
+    if constexpr (std::is_same_v<Result, Tensor>) {
+      Op::Backward(ctx, attrs_, *saved_, grads[0], out);
+    } else {
+      Op::Backward(ctx, attrs_, *saved_, grads, out);
+    }
     out.Finish();
   }
   void ReleaseSaved() override { saved_.reset(); }
@@ -104,22 +145,21 @@ class OpNode final : public Node {
 // Runs Op forward and, when a gradient may be wanted, records its node. Absent
 // operands are default-constructed Variables.
 template <class Op, size_t N>
-Variable Apply(Context& ctx, typename Op::Attrs attrs,
-               const Variable (&inputs)[N]) {
+auto Apply(Context& ctx, typename Op::Attrs attrs,
+           const Variable (&inputs)[N]) {
   const std::span<const Variable> operands(inputs, N);
   internal::CheckContext(ctx, Op::kName, operands);
   constexpr int kInputs = static_cast<int>(N);
   const Inputs<kInputs> in(ctx, Op::kName, operands);
-  if (!internal::Records(ctx, operands)) {
-    Tensor y = Op::Forward(ctx, attrs, in, nullptr);
-    in.CheckOwn(Op::kName, y);
-    return Variable(ctx, std::move(y), Edge{});
-  }
-  auto node = std::make_shared<internal::OpNode<Op, kInputs>>(ctx, attrs);
-  Tensor y = Op::Forward(ctx, attrs, in, node->saved());
-  in.CheckOwn(Op::kName, y);
-  internal::SetInputs(*node, operands);
-  return Variable(ctx, std::move(y), Edge{std::move(node), 0});
+  std::shared_ptr<internal::OpNode<Op, kInputs>> node;
+  if (internal::Records(ctx, operands))
+    node = std::make_shared<internal::OpNode<Op, kInputs>>(ctx, attrs);
+  auto y =
+      Op::Forward(ctx, attrs, in, node == nullptr ? nullptr : node->saved());
+  for (const Tensor& result : internal::AsSpan(y))
+    in.CheckOwn(Op::kName, result);
+  if (node != nullptr) internal::SetInputs(*node, operands);
+  return internal::Results(ctx, node, std::move(y));
 }
 
 }  // namespace terrace::autograd

@@ -58,6 +58,13 @@ void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args) {
   CheckColumns("beta", args.beta, args.x, /*any_dtype=*/false);
   if (args.mean.defined()) CheckStatistics("mean", args.mean, args.x);
   if (args.rstd.defined()) CheckStatistics("rstd", args.rstd, args.x);
+  TERRACE_CHECK(args.residual.defined() == args.sum.defined(),
+                "[layer_norm] residual and sum must be given together, got ",
+                args.residual.defined() ? "no sum" : "no residual");
+  if (args.residual.defined()) {
+    CheckRows("residual", args.residual, args.x);
+    CheckRows("sum", args.sum, args.x);
+  }
   TERRACE_CHECK(
       args.eps >= std::numeric_limits<float>::min(),
       "[layer_norm] eps must be positive and no subnormal float, got ",
@@ -74,6 +81,7 @@ void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
   CheckStatistics("mean", args.mean, args.x);
   CheckStatistics("rstd", args.rstd, args.x);
   if (args.dx.defined()) CheckRows("dx", args.dx, args.x);
+  if (args.dsum.defined()) CheckRows("dsum", args.dsum, args.x);
   if (args.dgamma.defined())
     CheckColumns("dgamma", args.dgamma, args.x, /*any_dtype=*/true);
   if (args.dbeta.defined())

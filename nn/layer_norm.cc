@@ -25,4 +25,11 @@ Variable LayerNorm::operator()(Context& ctx, const Variable& x) const {
   return autograd::LayerNorm(ctx, x, weight_, bias_, {.eps = eps_});
 }
 
+LayerNorm::OfSumResult LayerNorm::OfSum(Context& ctx, const Variable& x,
+                                        const Variable& residual) const {
+  const auto [norm, sum] =
+      autograd::AddLayerNorm(ctx, x, residual, weight_, bias_, {.eps = eps_});
+  return {norm, sum};
+}
+
 }  // namespace terrace::nn

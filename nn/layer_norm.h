@@ -29,6 +29,13 @@ class LayerNorm {
 
   Variable operator()(Context& ctx, const Variable& x) const;
 
+  // The norm of sum = x + residual, and the sum, in one pass over memory.
+  struct OfSumResult {
+    Variable norm, sum;
+  };
+  OfSumResult OfSum(Context& ctx, const Variable& x,
+                    const Variable& residual) const;
+
   const autograd::Parameter& weight() const { return weight_; }
   const autograd::Parameter& bias() const { return bias_; }
 

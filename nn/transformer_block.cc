@@ -15,8 +15,9 @@ TransformerBlock::TransformerBlock(const Scope& scope,
 
 Variable TransformerBlock::operator()(Context& ctx, const Variable& x,
                                       const KvSlot& slot) const {
-  const Variable y = x + attn_drop_(ctx, attn_(ctx, ln_1_(ctx, x), slot));
-  return y + mlp_drop_(ctx, mlp_(ctx, ln_2_(ctx, y)));
+  const Variable attended = attn_drop_(ctx, attn_(ctx, ln_1_(ctx, x), slot));
+  const auto [norm, y] = ln_2_.OfSum(ctx, x, attended);
+  return y + mlp_drop_(ctx, mlp_(ctx, norm));
 }
 
 }  // namespace terrace::nn

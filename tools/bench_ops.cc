@@ -127,11 +127,29 @@ std::vector<BenchRow> BenchNorm(const BenchOptions& options) {
   backward.dx = y.mut();
   backward.dgamma = dgamma.mut();
   backward.dbeta = dbeta.mut();
+  const Tensor sum = Uniform(ctx, {kRows, kColumns});
+  kernels::LayerNormForwardArgs fused_forward = forward;
+  fused_forward.residual = dy.view();
+  fused_forward.sum = sum.mut();
+  kernels::LayerNormForwardArgs second = forward;
+  second.x = sum.view();
+  kernels::LayerNormBackwardArgs fused_backward = backward;
+  fused_backward.dsum = sum.view();
   return Measure(ctx, "norm", options,
                  {{"layer norm forward", 12 * kNumel,
                    [&] { kernels::LayerNormForward(ctx, forward); }},
+                  {"residual and layer norm forward", 24 * kNumel,
+                   [&] { kernels::LayerNormForward(ctx, fused_forward); }},
+                  {"the same in two calls", 28 * kNumel,
+                   [&] {
+                     kernels::Binary(ctx, kernels::BinaryOp::kAdd, x.view(),
+                                     dy.view(), sum.mut());
+                     kernels::LayerNormForward(ctx, second);
+                   }},
                   {"layer norm backward", 16 * kNumel,
                    [&] { kernels::LayerNormBackward(ctx, backward); }},
+                  {"layer norm and residual backward", 20 * kNumel,
+                   [&] { kernels::LayerNormBackward(ctx, fused_backward); }},
                   {"sum of columns", 4 * kNumel, [&] {
                      kernels::SumTo(ctx, x.view(), dbeta.mut(), false);
                    }}});

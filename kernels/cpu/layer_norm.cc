@@ -1,13 +1,12 @@
-// A row's sums have 32 fixed lanes (element c in lane c mod 32), combined
-// pairwise: the same bits on every instruction set. Vectors of up to eight
-// lanes, four at a time, fill them; a tail is vectors of one lane that go
-// through the same code.
+// The first loop over a row waits for memory; the others read the nearest cache
+// and meanwhile ask for the next row.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "terrace/kernels/cpu/layer_norm.cc"
 #include "terrace/kernels/cpu/layer_norm.h"
 
 #include "hwy/foreach_target.h"  // before highway.h
 #include "hwy/highway.h"
+#include "terrace/kernels/cpu/row_sums-inl.h"
 #include "terrace/kernels/cpu/vec_io-inl.h"
 
 #ifndef TERRACE_KERNELS_CPU_LAYER_NORM_CC_
@@ -22,6 +21,8 @@ struct LayerNormRows {
   DType dtype;
   size_t columns, begin, end;
   const void* x;
+  const void* residual;  // null: none
+  void* sum;             // of x and residual
   const void* gamma;
   const void* beta;
   void* y;
@@ -38,12 +39,18 @@ struct LayerNormGradRows {
   const void* gamma;
   const void* mean;
   const void* rstd;
-  void* dx;      // null: not wanted
-  void* dgamma;  // null: not wanted; added to
+  const void* dsum;  // null: none
+  void* dx;          // null: not wanted
+  void* dgamma;      // null: not wanted; sums of these rows
   void* dbeta;
 };
 
-inline constexpr size_t kRowLanes = 32;
+// Sums of chunks, [chunks, columns]: the first row becomes the sum of all.
+struct PartialSums {
+  DType dtype;
+  void* sums;
+  size_t chunks, columns;
+};
 
 }  // namespace terrace::kernels
 #endif
@@ -51,66 +58,47 @@ inline constexpr size_t kRowLanes = 32;
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
 
-// The sum of term(d, c) over c in [0, n): vectors that start at element c.
-template <class Acc, class Term>
-HWY_INLINE Acc SumRow(size_t n, const Term& term) {
-  const hn::CappedTag<Acc, 8> d;
-  const size_t step = hn::Lanes(d);
-  Acc lanes[kRowLanes];
-  const size_t body = n - n % kRowLanes;
-  for (size_t first = 0; first < kRowLanes; first += 4 * step) {
-    auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-    for (size_t c = first; c < body; c += kRowLanes) {
-      sum0 = hn::Add(sum0, term(d, c));
-      sum1 = hn::Add(sum1, term(d, c + step));
-      sum2 = hn::Add(sum2, term(d, c + 2 * step));
-      sum3 = hn::Add(sum3, term(d, c + 3 * step));
-    }
-    hn::StoreU(sum0, d, lanes + first);
-    hn::StoreU(sum1, d, lanes + first + step);
-    hn::StoreU(sum2, d, lanes + first + 2 * step);
-    hn::StoreU(sum3, d, lanes + first + 3 * step);
-  }
-  const hn::CappedTag<Acc, 1> one;
-  for (size_t c = body; c < n; ++c)
-    lanes[c - body] += hn::GetLane(term(one, c));
-  for (size_t width = kRowLanes / 2; width > 0; width /= 2)
-    for (size_t l = 0; l < width; ++l) lanes[l] += lanes[l + width];
-  return lanes[0];
-}
-
-template <class Acc, class Body>
-HWY_INLINE void ForEachVector(size_t n, const Body& body) {
-  const hn::ScalableTag<Acc> d;
-  const hn::CappedTag<Acc, 1> one;
-  size_t c = 0;
-  for (; c + hn::Lanes(d) <= n; c += hn::Lanes(d)) body(d, c);
-  for (; c < n; ++c) body(one, c);
-}
-
-template <class T>
+template <class T, bool kResidual>
 void ForwardRows(const LayerNormRows& a) {
   using Acc = Accumulator<T>;
   const Acc* const gamma = static_cast<const Acc*>(a.gamma);
   const Acc* const beta = static_cast<const Acc*>(a.beta);
   const Acc count = static_cast<Acc>(a.columns);
   for (size_t row = a.begin; row < a.end; ++row) {
-    const T* const x = static_cast<const T*>(a.x) + row * a.columns;
-    T* const y = static_cast<T*>(a.y) + row * a.columns;
+    const size_t at = row * a.columns;
+    const T* const x = static_cast<const T*>(a.x) + at;
+    const T* const residual =
+        kResidual ? static_cast<const T*>(a.residual) + at : nullptr;
+    T* const h = kResidual ? static_cast<T*>(a.sum) + at : nullptr;
+    const T* const in = kResidual ? h : x;
+    T* const y = static_cast<T*>(a.y) + at;
     const Acc mean =
-        SumRow<Acc>(a.columns, [&](auto d, size_t c)
-                                   HWY_ATTR { return LoadAs(d, x + c); }) /
+        SumRow<Acc>(a.columns,
+                    [&](auto d, size_t c, auto& sum) HWY_ATTR {
+                      Touch(y + c);
+                      auto value = LoadAs(d, x + c);
+                      if constexpr (kResidual) {
+                        value = hn::Add(value, LoadAs(d, residual + c));
+                        StoreAs(value, d, h + c);
+                        if constexpr (!std::is_same_v<T, Acc>)
+                          value = LoadAs(d, h + c);  // as it was rounded
+                      }
+                      sum = hn::Add(sum, value);
+                    }) /
         count;
-    const Acc variance = SumRow<Acc>(a.columns,
-                                     [&](auto d, size_t c) HWY_ATTR {
-                                       const auto centred = hn::Sub(
-                                           LoadAs(d, x + c), hn::Set(d, mean));
-                                       return hn::Mul(centred, centred);
-                                     }) /
-                         count;
+    const Acc variance =
+        SumRow<Acc>(a.columns,
+                    [&](auto d, size_t c, auto& sum) HWY_ATTR {
+                      const auto centred =
+                          hn::Sub(LoadAs(d, in + c), hn::Set(d, mean));
+                      sum = hn::Add(sum, hn::Mul(centred, centred));
+                      Touch(x + a.columns + c);
+                      if constexpr (kResidual) Touch(residual + a.columns + c);
+                    }) /
+        count;
     const Acc rstd = 1 / std::sqrt(variance + static_cast<Acc>(a.eps));
     ForEachVector<Acc>(a.columns, [&](auto d, size_t c) HWY_ATTR {
-      const auto xhat = hn::Mul(hn::Sub(LoadAs(d, x + c), hn::Set(d, mean)),
+      const auto xhat = hn::Mul(hn::Sub(LoadAs(d, in + c), hn::Set(d, mean)),
                                 hn::Set(d, rstd));
       const auto scaled = hn::Mul(xhat, hn::LoadU(d, gamma + c));
       StoreAs(hn::Add(scaled, hn::LoadU(d, beta + c)), d, y + c);
@@ -127,47 +115,77 @@ void BackwardRows(const LayerNormGradRows& a) {
   Acc* const dgamma = static_cast<Acc*>(a.dgamma);
   Acc* const dbeta = static_cast<Acc*>(a.dbeta);
   const Acc count = static_cast<Acc>(a.columns);
+  for (Acc* const sums : {dgamma, dbeta})
+    for (size_t c = 0; sums != nullptr && c < a.columns; ++c) sums[c] = 0;
   for (size_t row = a.begin; row < a.end; ++row) {
-    const T* const x = static_cast<const T*>(a.x) + row * a.columns;
-    const T* const dy = static_cast<const T*>(a.dy) + row * a.columns;
+    const size_t at = row * a.columns;
+    const T* const x = static_cast<const T*>(a.x) + at;
+    const T* const dy = static_cast<const T*>(a.dy) + at;
     const Acc mean = static_cast<const Acc*>(a.mean)[row];
     const Acc rstd = static_cast<const Acc*>(a.rstd)[row];
     const auto xhat = [&](auto d, size_t c) HWY_ATTR {
       return hn::Mul(hn::Sub(LoadAs(d, x + c), hn::Set(d, mean)),
                      hn::Set(d, rstd));
     };
-    const auto dxhat = [&](auto d, size_t c) HWY_ATTR {
-      return hn::Mul(LoadAs(d, dy + c), hn::LoadU(d, gamma + c));
-    };
-    if (dgamma != nullptr)
-      ForEachVector<Acc>(a.columns, [&](auto d, size_t c) HWY_ATTR {
-        const auto term = hn::Mul(LoadAs(d, dy + c), xhat(d, c));
-        hn::StoreU(hn::Add(hn::LoadU(d, dgamma + c), term), d, dgamma + c);
-      });
-    if (dbeta != nullptr)
-      ForEachVector<Acc>(a.columns, [&](auto d, size_t c) HWY_ATTR {
-        hn::StoreU(hn::Add(hn::LoadU(d, dbeta + c), LoadAs(d, dy + c)), d,
-                   dbeta + c);
-      });
-    if (a.dx == nullptr) continue;
-    const Acc mean_dxhat = SumRow<Acc>(a.columns, dxhat) / count;
-    const Acc mean_product =
-        SumRow<Acc>(a.columns,
-                    [&](auto d, size_t c)
-                        HWY_ATTR { return hn::Mul(dxhat(d, c), xhat(d, c)); }) /
-        count;
-    T* const dx = static_cast<T*>(a.dx) + row * a.columns;
+    T* const dx = a.dx == nullptr ? nullptr : static_cast<T*>(a.dx) + at;
+    const T* const dsum =
+        a.dsum == nullptr ? nullptr : static_cast<const T*>(a.dsum) + at;
+    // What the second loop meets first; where there is none, what is here.
+    const T* const soon = dx == nullptr ? x : dx;
+    const T* const later = dsum == nullptr ? x : dsum;
+    Acc sum_dxhat, sum_product;
+    SumRowTwice<Acc>(
+        a.columns,
+        [&](auto d, size_t c, auto& sum, auto& products) HWY_ATTR {
+          const auto g = LoadAs(d, dy + c);
+          const auto normal = xhat(d, c);
+          const auto dxhat = hn::Mul(g, hn::LoadU(d, gamma + c));
+          Touch(soon + c);
+          Touch(later + c);
+          sum = hn::Add(sum, dxhat);
+          products = hn::Add(products, hn::Mul(dxhat, normal));
+          if (dgamma != nullptr)
+            hn::StoreU(hn::Add(hn::LoadU(d, dgamma + c), hn::Mul(g, normal)), d,
+                       dgamma + c);
+          if (dbeta != nullptr)
+            hn::StoreU(hn::Add(hn::LoadU(d, dbeta + c), g), d, dbeta + c);
+        },
+        sum_dxhat, sum_product);
+    if (dx == nullptr) continue;
+    const Acc mean_dxhat = sum_dxhat / count;
+    const Acc mean_product = sum_product / count;
     ForEachVector<Acc>(a.columns, [&](auto d, size_t c) HWY_ATTR {
-      const auto centred = hn::Sub(dxhat(d, c), hn::Set(d, mean_dxhat));
+      const auto dxhat = hn::Mul(LoadAs(d, dy + c), hn::LoadU(d, gamma + c));
+      const auto centred = hn::Sub(dxhat, hn::Set(d, mean_dxhat));
       const auto along = hn::Mul(xhat(d, c), hn::Set(d, mean_product));
-      StoreAs(hn::Mul(hn::Set(d, rstd), hn::Sub(centred, along)), d, dx + c);
+      auto value = hn::Mul(hn::Set(d, rstd), hn::Sub(centred, along));
+      if (dsum != nullptr) value = hn::Add(LoadAs(d, dsum + c), value);
+      StoreAs(value, d, dx + c);
+      Touch(x + a.columns + c);
+      Touch(dy + a.columns + c);
     });
   }
 }
 
+template <class Acc>
+void CombineRows(const PartialSums& a) {
+  Acc* const sums = static_cast<Acc*>(a.sums);
+  ForEachVector<Acc>(a.columns, [&](auto d, size_t c) HWY_ATTR {
+    auto sum = hn::LoadU(d, sums + c);
+    for (size_t chunk = 1; chunk < a.chunks; ++chunk)
+      sum = hn::Add(sum, hn::LoadU(d, sums + chunk * a.columns + c));
+    hn::StoreU(sum, d, sums + c);
+  });
+}
+
 void Forward(const LayerNormRows& rows) {
-  VisitFloat(rows.dtype, "layer_norm",
-             [&]<class T>(Tag<T>) { ForwardRows<T>(rows); });
+  VisitFloat(rows.dtype, "layer_norm", [&]<class T>(Tag<T>) {
+    if (rows.residual == nullptr) {
+      ForwardRows<T, false>(rows);
+    } else {
+      ForwardRows<T, true>(rows);
+    }
+  });
 }
 
 void Backward(const LayerNormGradRows& rows) {
@@ -175,17 +193,27 @@ void Backward(const LayerNormGradRows& rows) {
              [&]<class T>(Tag<T>) { BackwardRows<T>(rows); });
 }
 
+void Combine(const PartialSums& sums) {
+  if (sums.dtype == DType::kF64) {
+    CombineRows<double>(sums);
+  } else {
+    CombineRows<float>(sums);
+  }
+}
+
 }  // namespace terrace::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <algorithm>
+#include <cstring>
 
 #include "terrace/kernels/ordered_sum.h"
 
 namespace terrace::kernels {
 HWY_EXPORT(Forward);
 HWY_EXPORT(Backward);
+HWY_EXPORT(Combine);
 
 namespace cpu {
 namespace {
@@ -211,24 +239,22 @@ class Widened {
   const void* data_;
 };
 
-// out (+)= partials, [chunks, C] of Acc, summed in order; leaves the sum in
-// chunk 0.
-template <class Acc>
-void Combine(Acc* partials, int64_t chunks, int64_t columns, const MutView& out,
-             bool accumulate) {
-  for (int64_t chunk = 1; chunk < chunks; ++chunk)
-    for (int64_t c = 0; c < columns; ++c)
-      partials[c] += partials[chunk * columns + c];
-  constexpr DType kAcc = kDTypeOf<Acc>;
+// out (+)= sums, [chunks, C], in order.
+void Write(const PartialSums& sums, const MutView& out, bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(Combine)(sums);
+  const int64_t columns = static_cast<int64_t>(sums.columns);
   if (!accumulate) {
-    RoundTo(partials, kAcc, columns, out.data, out.dtype);
-  } else if (out.dtype == kAcc) {
-    AddInto(partials, kAcc, columns, out.data);
+    RoundTo(sums.sums, sums.dtype, columns, out.data, out.dtype);
+  } else if (out.dtype == sums.dtype) {
+    AddInto(sums.sums, sums.dtype, columns, out.data);
   } else {
-    VisitFloat(out.dtype, "layer_norm", [&]<class T>(Tag<T>) {
-      for (int64_t c = 0; c < columns; ++c)
-        out.as<T>()[c] = Cast<T>(Cast<double>(out.as<T>()[c]) +
-                                 static_cast<double>(partials[c]));
+    VisitFloat(sums.dtype, "layer_norm", [&]<class Acc>(Tag<Acc>) {
+      const Acc* const from = static_cast<const Acc*>(sums.sums);
+      VisitFloat(out.dtype, "layer_norm", [&]<class T>(Tag<T>) {
+        for (int64_t c = 0; c < columns; ++c)
+          out.as<T>()[c] =
+              Cast<T>(Cast<double>(out.as<T>()[c]) + Cast<double>(from[c]));
+      });
     });
   }
 }
@@ -249,6 +275,8 @@ void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args) {
                              .begin = static_cast<size_t>(begin),
                              .end = static_cast<size_t>(end),
                              .x = args.x.data,
+                             .residual = args.residual.data,
+                             .sum = args.sum.data,
                              .gamma = gamma.data(),
                              .beta = beta.data(),
                              .y = args.y.data,
@@ -269,7 +297,8 @@ void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
   const auto partials = [&](const MutView& wanted) {
     if (!wanted.defined()) return Tensor();
     Tensor sums = ctx.Empty({chunks, columns}, acc, MemoryTag::kWorkspace);
-    std::fill_n(static_cast<char*>(sums.raw()), sums.nbytes(), char{0});
+    if (rows == 0)
+      std::memset(sums.raw(), 0, static_cast<size_t>(sums.nbytes()));
     return sums;
   };
   const Tensor dgamma = partials(args.dgamma);
@@ -289,20 +318,21 @@ void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
       .gamma = gamma.data(),
       .mean = args.mean.data,
       .rstd = args.rstd.data,
+      .dsum = args.dsum.data,
       .dx = args.dx.data,
       .dgamma = chunk_of(dgamma, begin / chunk_rows),
       .dbeta = chunk_of(dbeta, begin / chunk_rows)});
   });
-  const auto combine = [&](const Tensor& sums, const MutView& out, bool add) {
-    if (!out.defined()) return;
-    if (acc == DType::kF64) {
-      Combine(sums.data<double>(), chunks, columns, out, add);
-    } else {
-      Combine(sums.data<float>(), chunks, columns, out, add);
-    }
+  const auto write = [&](const Tensor& sums, const MutView& out, bool add) {
+    if (out.defined())
+      Write({.dtype = acc,
+             .sums = sums.raw(),
+             .chunks = static_cast<size_t>(chunks),
+             .columns = static_cast<size_t>(columns)},
+            out, add);
   };
-  combine(dgamma, args.dgamma, args.accumulate_dgamma);
-  combine(dbeta, args.dbeta, args.accumulate_dbeta);
+  write(dgamma, args.dgamma, args.accumulate_dgamma);
+  write(dbeta, args.dbeta, args.accumulate_dbeta);
 }
 
 }  // namespace cpu

@@ -23,16 +23,22 @@ __device__ Acc BlockSum(Acc value, Acc* shared) {
 
 template <class T, class Gamma, class Beta, class Acc>
 __global__ void ForwardKernel(int64_t rows, int64_t columns, const T* x,
-                              const Gamma* gamma, const Beta* beta, T* y,
-                              Acc* means, Acc* rstds, Acc eps) {
+                              const T* residual, T* total, const Gamma* gamma,
+                              const Beta* beta, T* y, Acc* means, Acc* rstds,
+                              Acc eps) {
   __shared__ Acc shared[kThreads];
   const Acc count = static_cast<Acc>(columns);
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const T* const in = x + row * columns;
-    T* const out = y + row * columns;
+    const int64_t at = row * columns;
+    const T* const in = residual == nullptr ? x + at : total + at;
+    T* const out = y + at;
     Acc sum = 0;
-    for (int64_t c = threadIdx.x; c < columns; c += kThreads)
+    for (int64_t c = threadIdx.x; c < columns; c += kThreads) {
+      if (residual != nullptr)
+        total[at + c] =
+            Narrow<T>(Add(Widen<Acc>(x[at + c]), Widen<Acc>(residual[at + c])));
       sum = Add(sum, Widen<Acc>(in[c]));
+    }
     const Acc mean = Div(BlockSum(sum, shared), count);
     Acc squares = 0;
     for (int64_t c = threadIdx.x; c < columns; c += kThreads) {
@@ -56,7 +62,8 @@ __global__ void ForwardKernel(int64_t rows, int64_t columns, const T* x,
 template <class T, class Gamma, class Acc>
 __global__ void InputGradKernel(int64_t rows, int64_t columns, const T* x,
                                 const T* dy, const Gamma* gamma,
-                                const Acc* means, const Acc* rstds, T* dx) {
+                                const Acc* means, const Acc* rstds,
+                                const T* dsum, T* dx) {
   __shared__ Acc shared[kThreads];
   const Acc count = static_cast<Acc>(columns);
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -77,7 +84,10 @@ __global__ void InputGradKernel(int64_t rows, int64_t columns, const T* x,
       const Acc xhat = Mul(Sub(Widen<Acc>(in[c]), mean), rstd);
       const Acc dxhat = Mul(Widen<Acc>(grad[c]), Widen<Acc>(gamma[c]));
       const Acc along = Mul(xhat, mean_product);
-      out[c] = Narrow<T>(Mul(rstd, Sub(Sub(dxhat, mean_dxhat), along)));
+      Acc value = Mul(rstd, Sub(Sub(dxhat, mean_dxhat), along));
+      if (dsum != nullptr)
+        value = Add(Widen<Acc>(dsum[row * columns + c]), value);
+      out[c] = Narrow<T>(value);
     }
   }
 }
@@ -154,10 +164,10 @@ void LaunchForward(const LayerNormForwardArgs& args, int64_t rows) {
   using D = OnDevice<T>;
   using Acc = Accumulator<T>;
   ForwardKernel<<<RowBlocks(rows), kThreads>>>(
-      rows, args.x.shape.dim(-1), args.x.as<D>(),
-      args.gamma.as<OnDevice<Gamma>>(), args.beta.as<OnDevice<Beta>>(),
-      args.y.as<D>(), args.mean.as<Acc>(), args.rstd.as<Acc>(),
-      static_cast<Acc>(args.eps));
+      rows, args.x.shape.dim(-1), args.x.as<D>(), args.residual.as<D>(),
+      args.sum.as<D>(), args.gamma.as<OnDevice<Gamma>>(),
+      args.beta.as<OnDevice<Beta>>(), args.y.as<D>(), args.mean.as<Acc>(),
+      args.rstd.as<Acc>(), static_cast<Acc>(args.eps));
 }
 
 }  // namespace
@@ -194,7 +204,7 @@ void LayerNormBackward(const Context&, const LayerNormBackwardArgs& args) {
                InputGradKernel<<<RowBlocks(rows), kThreads>>>(
                    rows, args.x.shape.dim(-1), args.x.as<D>(), args.dy.as<D>(),
                    args.gamma.as<G>(), args.mean.as<Acc>(), args.rstd.as<Acc>(),
-                   args.dx.as<D>());
+                   args.dsum.as<D>(), args.dx.as<D>());
                CheckLaunch("layer_norm");
              });
 }

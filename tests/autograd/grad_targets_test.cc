@@ -104,6 +104,81 @@ TEST(GradTargetsTest, WindowsOfThatParameterGoToTheirElements) {
   }
 }
 
+// y = x; asks what arrived for x before and hands over the sum.
+struct TakeOp {
+  static constexpr const char* kName = "take";
+  struct Attrs {
+    Floats* seen;
+  };
+  struct Saved {};
+  static Tensor Forward(Context& ctx, const Attrs&, const Inputs<1>& in,
+                        Saved*) {
+    return ContiguousCopy(ctx, in[0]);
+  }
+  static void Backward(Context& ctx, const Attrs& attrs, const Saved&,
+                       const Tensor& dy, GradTargets<1>& out) {
+    const Tensor before = out.Take(0);
+    if (before.defined()) {
+      EXPECT_TRUE(before.contiguous());
+      *attrs.seen = ValuesOf<float>(before);
+    }
+    out.Pass(0,
+             before.defined()
+                 ? AddGradients(ctx, ContiguousCopy(ctx, dy), before)
+                 : dy,
+             /*shared=*/true);
+  }
+};
+
+// Passes its gradient to both.
+struct BothOp {
+  static constexpr const char* kName = "both";
+  struct Attrs {};
+  struct Saved {};
+  static Tensor Forward(Context& c, const Attrs&, const Inputs<2>& in, Saved*) {
+    return ContiguousCopy(c, in[0]);
+  }
+  static void Backward(Context&, const Attrs&, const Saved&, const Tensor& dy,
+                       GradTargets<2>& out) {
+    out.Pass(0, dy, /*shared=*/true);
+    out.Pass(1, dy, /*shared=*/true);
+  }
+};
+
+TEST(GradTargetsTest, TakesWhatArrivedBefore) {
+  Context ctx;
+  const Tensor seed = TensorOf<float>(ctx, {2, 2}, {1, 10, 100, 1000});
+  const Variable x(ctx, TensorOf<float>(ctx, {2, 2}, {1, 2, 3, 4}), true);
+  Floats seen;
+  Variable h = Transpose(ctx, x, 0, 1);
+  Backward(ctx, Apply<TakeOp>(ctx, {&seen}, {h}), seed);
+  EXPECT_EQ(seen, Floats());
+  EXPECT_EQ(ValuesOf<float>(x.grad()), Floats({1, 100, 10, 1000}));
+
+  // h is used again, later, through a view whose gradient is not contiguous.
+  Variable(x).ClearGrad();
+  h = Transpose(ctx, x, 0, 1);
+  const Variable y = Apply<TakeOp>(ctx, {&seen}, {h});
+  const Variable z = Transpose(ctx, y, 0, 1);
+  const Variable later = Transpose(ctx, h, 0, 1);
+  Backward(ctx, Apply<BothOp>(ctx, {}, {z, later}), seed);
+  EXPECT_EQ(seen, Floats({1, 100, 10, 1000}));
+  EXPECT_EQ(ValuesOf<float>(x.grad()), Floats({2, 20, 200, 2000}));
+}
+
+TEST(GradTargetsTest, AParameterHasNothingToTake) {
+  Context ctx;
+  LocalParameters params(ctx);
+  const Parameter w = params.Add("w", TensorOf<float>(ctx, {2}, {1, 2}));
+  Floats seen;
+  for (const float times : {1.0f, 2.0f}) {
+    Backward(ctx, Apply<TakeOp>(ctx, {&seen}, {w}),
+             TensorOf<float>(ctx, {2}, {1, 10}));
+    EXPECT_EQ(ValuesOf<float>(params.grad(w)), Floats({times, 10 * times}));
+  }
+  EXPECT_EQ(seen, Floats());
+}
+
 TEST(GradTargetsTest, TwoParametersAreWrittenInPlace) {
   Context ctx;
   LocalParameters params(ctx);

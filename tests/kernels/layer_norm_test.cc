@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "terrace/kernels/ordered_sum.h"
 #include "terrace/tests/reference/layer_norm.h"
 #include "terrace/tests/support/targets.h"
 #include "terrace/tests/support/tensors.h"
@@ -154,6 +155,58 @@ TEST(LayerNormTest, HasTheSameBitsOnEveryInstructionSetAndForAnyThreads) {
   }
 }
 
+TEST(LayerNormTest, AResidualIsAddedFirstAndItsGradientLast) {
+  for (const DType dtype : kFloatTypes) {
+    for (const Shape& shape : {Shape{1, 7}, Shape{33, 100}, Shape{40, 150}}) {
+      const Context ctx({.threads = 2});
+      const Case c(ctx, shape, dtype, dtype);
+      const Tensor residual = Random(ctx, shape, dtype, 7);
+      // The two steps.
+      const Tensor sum = ctx.Empty(shape, dtype);
+      std::vector<double> added = Doubles(c.x.view());
+      for (size_t i = 0; i < added.size(); ++i)
+        added[i] += Doubles(residual.view())[i];
+      kernels::RoundTo(added.data(), DType::kF64, sum.numel(), sum.raw(),
+                       dtype);
+      LayerNormForwardArgs plain = c.Forward();
+      plain.x = sum.view();
+      LayerNormForward(ctx, plain);
+      const Tensor dgamma = ctx.Empty({shape.dim(-1)}, DType::kF32);
+      const Tensor dbeta = ctx.Empty({shape.dim(-1)}, DType::kF32);
+      LayerNormBackwardArgs back = c.Backward(dgamma, dbeta);
+      back.x = sum.view();
+      LayerNormBackward(ctx, back);
+      ForEachTarget([&] {
+        const Case f(ctx, shape, dtype, dtype);
+        const Tensor sum2 = Unaligned(ctx, shape, dtype);
+        LayerNormForwardArgs fused = f.Forward();
+        fused.residual = residual.view();
+        fused.sum = sum2.mut();
+        LayerNormForward(ctx, fused);
+        EXPECT_EQ(Doubles(sum2.view()), Doubles(sum.view())) << dtype;
+        EXPECT_TRUE(SameBits(f.y, c.y)) << dtype << shape;
+        EXPECT_TRUE(SameBits(f.mean, c.mean)) << dtype << shape;
+        EXPECT_TRUE(SameBits(f.rstd, c.rstd)) << dtype << shape;
+        LayerNormBackwardArgs args = f.Backward(dgamma, dbeta);
+        args.x = sum2.view();
+        args.dsum = residual.view();
+        LayerNormBackward(ctx, args);
+        std::vector<double> want = Doubles(c.dx.view());
+        const std::vector<double> before = Doubles(residual.view());
+        for (size_t i = 0; i < want.size(); ++i) want[i] += before[i];
+        EXPECT_LE(RelativeError(Doubles(f.dx.view()), want), Tolerance(dtype))
+            << dtype << shape;
+        // In place on the residual's gradient.
+        const Tensor dsum = Random(ctx, shape, dtype, 7);
+        args.dsum = dsum.view();
+        args.dx = dsum.mut();
+        LayerNormBackward(ctx, args);
+        EXPECT_TRUE(SameBits(dsum, f.dx)) << dtype << shape;
+      });
+    }
+  }
+}
+
 TEST(LayerNormTest, RowsDoNotDependOnTheirNeighbours) {
   const Context ctx;
   const Case all(ctx, {20, 37}, DType::kBF16, DType::kF32);
@@ -241,6 +294,14 @@ TEST(LayerNormTest, RefusesWhatDoesNotFit) {
         ErrorOf([&] { LayerNormForward(ctx, args); }),
         HasSubstr("[layer_norm] eps must be positive and no subnormal float"));
   }
+  args = c.Forward();
+  args.residual = c.dy.view();
+  EXPECT_THAT(ErrorOf([&] { LayerNormForward(ctx, args); }),
+              HasSubstr("residual and sum must be given together, got no sum"));
+  args.sum = ctx.Empty({2, 3}, DType::kF32).mut();
+  EXPECT_THAT(ErrorOf([&] { LayerNormForward(ctx, args); }),
+              HasSubstr("[layer_norm] sum must be [2, 4] f32 like x, got "
+                        "[2, 3] f32"));
   args = c.Forward();
   args.beta = ctx.Empty({4}, DType::kBF16).view();
   EXPECT_THAT(ErrorOf([&] { LayerNormForward(ctx, args); }),

@@ -239,6 +239,24 @@ void AddFused(Samples& samples) {
                                           {.eps = 1e-3f});
                        }});
   }
+  for (const Shape& shape : {Shape{3, 8}, Shape{2, 3, 5}, Shape{0, 8}}) {
+    const Shape width{shape.dim(-1)};
+    samples.push_back({"AddLayerNorm",
+                       StrCat(shape),
+                       {{shape}, {shape}, Positive(width), {width}},
+                       [](Context& ctx, In in) {
+                         return AddLayerNorm(ctx, in[0], in[1], in[2], in[3],
+                                             {.eps = 1e-3})[0];
+                       }});
+  }
+  samples.push_back({"AddLayerNorm",
+                     "of slices",
+                     {{{4, 6}}, {{4, 6}}, {{3}}, {{3}}},
+                     [](Context& ctx, In in) {
+                       return AddLayerNorm(ctx, Slice(ctx, in[0], 1, 2, 5),
+                                           Slice(ctx, in[1], 1, 0, 3), in[2],
+                                           in[3], {.eps = 1e-3})[0];
+                     }});
   samples.push_back({"LayerNorm",
                      "of a slice",
                      {{{4, 6}}, {{3}}, {{3}}},
