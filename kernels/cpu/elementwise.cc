@@ -51,25 +51,23 @@ HWY_INLINE F32 SigmoidSlope(F32 x) {
   };
 #include "terrace/kernels/elementwise.inc"
 
-// One vector from element i on.
+// F32::Numel() elements from i on.
 template <class Function>
 HWY_INLINE void ApplyAt(const UnaryRun<float>& run, size_t i) {
-  const F32::D d;
-  F32 result = Function::Of(hn::LoadU(d, run.x + i), hn::LoadU(d, run.y + i),
-                            hn::LoadU(d, run.dy + i));
-  if (run.accumulate) result = F32(hn::LoadU(d, run.out + i)) + result;
-  hn::StoreU(result.v, d, run.out + i);
+  F32 result = Function::Of(F32::Load(run.x + i), F32::Load(run.y + i),
+                            F32::Load(run.dy + i));
+  if (run.accumulate) result = F32::Load(run.out + i) + result;
+  result.Store(run.out + i);
 }
 
 template <class Function>
 HWY_NOINLINE void Map(const UnaryRun<float>& run, size_t n) {
-  const F32::D d;
+  constexpr size_t kNumel = F32::Numel();
   size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) ApplyAt<Function>(run, i);
+  for (; i + kNumel <= n; i += kNumel) ApplyAt<Function>(run, i);
   const size_t rest = n - i;
   if (rest == 0) return;
-  float x[hn::MaxLanes(d)] = {}, y[hn::MaxLanes(d)] = {},
-        dy[hn::MaxLanes(d)] = {}, out[hn::MaxLanes(d)] = {};
+  float x[kNumel] = {}, y[kNumel] = {}, dy[kNumel] = {}, out[kNumel] = {};
   for (size_t l = 0; l < rest; ++l) {
     x[l] = run.x[i + l];
     y[l] = run.y[i + l];

@@ -29,31 +29,109 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// F32 is several vectors that go through each operation side by side: these are
+// long chains, and the processor has the others to do while one waits.
+#if HWY_TARGET <= HWY_AVX3  // 32 registers
+inline constexpr size_t kVectors = 4;
+#else
+inline constexpr size_t kVectors = 2;
+#endif
+
 struct F32 {
   using D = hn::ScalableTag<float>;
-  using I = hn::RebindToSigned<D>;
   using Raw = hn::Vec<D>;
-  using Mask = hn::Mask<D>;
+  struct Mask {
+    hn::Mask<D> v[kVectors];
+  };
 
-  Raw v;
+  Raw v[kVectors];
 
-  HWY_INLINE F32(Raw raw) : v(raw) {}  // implicit
-  HWY_INLINE F32(double constant)      // implicit
-      : v(hn::Set(D(), static_cast<float>(constant))) {}
+  F32() = default;
+  HWY_INLINE F32(double constant) {  // implicit
+    for (Raw& x : v) x = hn::Set(D(), static_cast<float>(constant));
+  }
+  // Neighbouring elements.
+  static constexpr size_t Numel() { return kVectors * hn::MaxLanes(D()); }
+  static HWY_INLINE F32 Load(const float* p) {
+    F32 x;
+    for (size_t i = 0; i < kVectors; ++i)
+      x.v[i] = hn::LoadU(D(), p + i * hn::Lanes(D()));
+    return x;
+  }
+  HWY_INLINE void Store(float* p) const {
+    for (size_t i = 0; i < kVectors; ++i)
+      hn::StoreU(v[i], D(), p + i * hn::Lanes(D()));
+  }
 };
 
-HWY_INLINE F32 operator+(F32 a, F32 b) { return hn::Add(a.v, b.v); }
-HWY_INLINE F32 operator-(F32 a, F32 b) { return hn::Sub(a.v, b.v); }
-HWY_INLINE F32 operator*(F32 a, F32 b) { return hn::Mul(a.v, b.v); }
-HWY_INLINE F32 operator/(F32 a, F32 b) { return hn::Div(a.v, b.v); }
-HWY_INLINE F32 operator-(F32 a) { return hn::Neg(a.v); }
-HWY_INLINE F32::Mask operator<(F32 a, F32 b) { return hn::Lt(a.v, b.v); }
-HWY_INLINE F32::Mask operator>(F32 a, F32 b) { return hn::Gt(a.v, b.v); }
-HWY_INLINE F32 Select(F32::Mask mask, F32 yes, F32 no) {
-  return hn::IfThenElse(mask, yes.v, no.v);
+// As many integers.
+struct I32 {
+  using D = hn::RebindToSigned<F32::D>;
+  hn::Vec<D> v[kVectors];
+};
+
+// result.v[i] = f(a.v[i], ...).
+template <class Result, class F, class... A>
+HWY_INLINE Result Each(const F& f, const A&... a) {
+  Result result;
+  for (size_t i = 0; i < kVectors; ++i) result.v[i] = f(a.v[i]...);
+  return result;
 }
-HWY_INLINE F32 Sqrt(F32 x) { return hn::Sqrt(x.v); }
-HWY_INLINE F32 Abs(F32 x) { return hn::Abs(x.v); }
+
+#define TERRACE_EACH(Result, name, A, B, operation)                     \
+  HWY_INLINE Result name(const A& a, const B& b) {                      \
+    return Each<Result>(                                                \
+        [](auto x, auto y) HWY_ATTR { return operation(x, y); }, a, b); \
+  }
+TERRACE_EACH(F32, operator+, F32, F32, hn::Add)
+TERRACE_EACH(F32, operator-, F32, F32, hn::Sub)
+TERRACE_EACH(F32, operator*, F32, F32, hn::Mul)
+TERRACE_EACH(F32, operator/, F32, F32, hn::Div)
+TERRACE_EACH(F32::Mask, operator<, F32, F32, hn::Lt)
+TERRACE_EACH(F32::Mask, operator>, F32, F32, hn::Gt)
+TERRACE_EACH(F32, CopySign, F32, F32, hn::CopySign)
+TERRACE_EACH(I32, operator+, I32, I32, hn::Add)
+TERRACE_EACH(I32, operator-, I32, I32, hn::Sub)
+TERRACE_EACH(I32, operator&, I32, I32, hn::And)
+#undef TERRACE_EACH
+
+HWY_INLINE I32 Integer(int32_t constant) {
+  I32 x;
+  for (auto& v : x.v) v = hn::Set(I32::D(), constant);
+  return x;
+}
+template <int kBits>
+HWY_INLINE I32 ShiftLeft(const I32& x) {
+  return Each<I32>([](auto v) HWY_ATTR { return hn::ShiftLeft<kBits>(v); }, x);
+}
+template <int kBits>
+HWY_INLINE I32 ShiftRight(const I32& x) {
+  return Each<I32>([](auto v) HWY_ATTR { return hn::ShiftRight<kBits>(v); }, x);
+}
+HWY_INLINE I32 BitsOf(const F32& x) {
+  return Each<I32>([](auto v) HWY_ATTR { return hn::BitCast(I32::D(), v); }, x);
+}
+HWY_INLINE F32 FromBits(const I32& x) {
+  return Each<F32>([](auto v) HWY_ATTR { return hn::BitCast(F32::D(), v); }, x);
+}
+HWY_INLINE F32 ToFloat(const I32& x) {
+  return Each<F32>([](auto v) HWY_ATTR { return hn::ConvertTo(F32::D(), v); },
+                   x);
+}
+HWY_INLINE F32 operator-(const F32& x) {
+  return Each<F32>([](auto v) HWY_ATTR { return hn::Neg(v); }, x);
+}
+HWY_INLINE F32 Sqrt(const F32& x) {
+  return Each<F32>([](auto v) HWY_ATTR { return hn::Sqrt(v); }, x);
+}
+HWY_INLINE F32 Abs(const F32& x) {
+  return Each<F32>([](auto v) HWY_ATTR { return hn::Abs(v); }, x);
+}
+HWY_INLINE F32 Select(const F32::Mask& mask, const F32& yes, const F32& no) {
+  return Each<F32>([](auto m, auto a, auto b)
+                       HWY_ATTR { return hn::IfThenElse(m, a, b); },
+                   mask, yes, no);
+}
 
 // c[0] x^(N-1) + ... + c[N-1], by Horner's rule.
 template <size_t N>
@@ -63,49 +141,63 @@ HWY_INLINE F32 Polynomial(F32 x, const double (&c)[N]) {
   return sum;
 }
 
-// NaN stays: unlike min and max, whose NaN rule depends on the machine.
+// NaN stays. The rule of min and max for it depends on the machine: x86 gives
+// the second operand.
 HWY_INLINE F32 Clamp(F32 x, double low, double high) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+  return Each<F32>([](auto v, auto least, auto most)
+                       HWY_ATTR { return hn::Max(least, hn::Min(most, v)); },
+                   x, F32(low), F32(high));
+#else
   x = Select(x < low, low, x);
   return Select(x > high, high, x);
+#endif
 }
 
 // 2^n for integer n in [-126, 127].
-HWY_INLINE F32 PowerOfTwo(hn::Vec<F32::I> n) {
-  const F32::I di;
-  const auto bits = hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127)));
-  return hn::BitCast(F32::D(), bits);
+HWY_INLINE F32 PowerOfTwo(const I32& n) {
+  return FromBits(ShiftLeft<23>(n + Integer(127)));
 }
 
-HWY_INLINE F32 Exp(F32 x) {
-  const F32::I di;
-  x = Clamp(x, -104, 89);  // beyond: 0 and infinity, by the same path
+// e^x = m * 2^n for x in [-104, 89] or NaN, m near 1.
+struct ExpParts {
+  F32 m;
+  I32 n;
+};
+HWY_INLINE ExpParts SplitExp(F32 x) {
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
   const F32 magic = 12582912.0;
   const F32 shifted = x * 1.44269504088896341 + magic;
   const F32 n = shifted - magic;
-  const auto ni = hn::Sub(hn::BitCast(di, shifted.v), hn::BitCast(di, magic.v));
+  const I32 ni = BitsOf(shifted) - BitsOf(magic);
   // ln 2 in two parts; the product with the first is exact.
   const F32 r = (x - n * 0.693359375) + n * 2.12194440e-4;
   const F32 p =
       Polynomial(r, {1.9875691500E-4, 1.3981999507E-3, 8.3334519073E-3,
                      4.1665795894E-2, 1.6666665459E-1, 5.0000001201E-1});
-  const F32 e = (p * (r * r) + r) + 1.0;
+  return {(p * (r * r) + r) + 1.0, ni};
+}
+
+HWY_INLINE F32 Exp(F32 x) {
+  // Beyond: 0 and infinity, by the same path.
+  const ExpParts e = SplitExp(Clamp(x, -104, 89));
   // In two factors, because 2^n itself may overflow.
-  const auto half = hn::ShiftRight<1>(ni);
-  return e * PowerOfTwo(half) * PowerOfTwo(hn::Sub(ni, half));
+  const I32 half = ShiftRight<1>(e.n);
+  return e.m * PowerOfTwo(half) * PowerOfTwo(e.n - half);
+}
+
+// The same in [-87, 88], where one factor does; the ends' values beyond.
+HWY_INLINE F32 ExpClamped(F32 x) {
+  const ExpParts e = SplitExp(Clamp(x, -87, 88));
+  return e.m * PowerOfTwo(e.n);
 }
 
 HWY_INLINE F32 Log(F32 x) {
-  const F32::D d;
-  const F32::I di;
   // x = m * 2^e with m in [sqrt(1/2), sqrt(2)).
-  const auto bits = hn::BitCast(di, x.v);
-  const auto offset = hn::Sub(bits, hn::Set(di, 0x3f3504f3));
-  const auto e = hn::ShiftRight<23>(offset);
-  const F32 m = hn::BitCast(d, hn::Add(hn::And(offset, hn::Set(di, 0x007fffff)),
-                                       hn::Set(di, 0x3f3504f3)));
+  const I32 offset = BitsOf(x) - Integer(0x3f3504f3);
+  const F32 m = FromBits((offset & Integer(0x007fffff)) + Integer(0x3f3504f3));
   const F32 r = m - 1.0;
-  const F32 n = hn::ConvertTo(d, e);
+  const F32 n = ToFloat(ShiftRight<23>(offset));
   const F32 z = r * r;
   const F32 p =
       Polynomial(r, {7.0376836292E-2, -1.1514610310E-1, 1.1676998740E-1,
@@ -118,7 +210,8 @@ HWY_INLINE F32 Log(F32 x) {
   return Select(x < HUGE_VAL, result, x + x);  // infinity and NaN
 }
 
-HWY_INLINE F32 Sigmoid(F32 x) { return 1.0 / (1.0 + Exp(-x)); }
+// Below -88 it is subnormal, so 0.
+HWY_INLINE F32 Sigmoid(F32 x) { return 1.0 / (1.0 + ExpClamped(-x)); }
 
 HWY_INLINE F32 Tanh(F32 x) {
   const F32 z = x * x;
@@ -127,8 +220,8 @@ HWY_INLINE F32 Tanh(F32 x) {
                      1.33314422036E-1, -3.33332819422E-1});
   const F32 near_zero = p * z * x + x;
   const F32 a = Abs(x);
-  const F32 far = 1.0 - 2.0 / (Exp(a + a) + 1.0);
-  return Select(a < 0.625, near_zero, hn::CopySign(far.v, x.v));
+  const F32 far = 1.0 - 2.0 / (ExpClamped(a + a) + 1.0);
+  return Select(a < 0.625, near_zero, CopySign(far, x));
 }
 
 // Of the standard normal distribution.
