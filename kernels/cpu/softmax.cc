@@ -1,50 +1,138 @@
-// Compiled once per instruction set: foreach_target.h includes this again.
+// Floats and 16-bit types go through several vectors side by side, straight
+// from x to y; a tail is a padded copy on the stack. Doubles go through padded
+// rows in scratch.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "terrace/kernels/cpu/softmax.cc"
+// F32 of vec_math-inl.h holds a vector, which these cannot be a member of.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS \
+  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
 #include "hwy/foreach_target.h"  // before highway.h
 // After it, what is included once per instruction set.
 #include "hwy/highway.h"
 #include "terrace/kernels/cpu/row_io.h"
+#include "terrace/kernels/cpu/row_sums-inl.h"
 #include "terrace/kernels/cpu/rows-inl.h"
 #include "terrace/kernels/cpu/softmax.h"
+#include "terrace/kernels/cpu/vec_io-inl.h"
+#include "terrace/kernels/cpu/vec_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
 
+// Calls body(i, n, x_i ...) for the F32s of a row; behind its end x is -inf.
+template <class T, class Body>
+HWY_INLINE void ForEachF32(const T* x, size_t n, const Body& body) {
+  constexpr size_t kNumel = F32::Numel();
+  size_t i = 0;
+  for (; i + kNumel <= n; i += kNumel) body(i, kNumel, LoadF32(x + i));
+  if (i == n) return;
+  float rest[kNumel];
+  for (size_t l = 0; l < kNumel; ++l)
+    rest[l] = i + l < n ? cpu::Cast<float>(x[i + l]) : kNegativeInfinity<float>;
+  body(i, n - i, F32::Load(rest));
+}
+
+template <class T>
+HWY_INLINE void StoreSome(const F32& v, size_t n, T* to) {
+  if (n == F32::Numel()) return StoreF32(v, to);
+  float rest[F32::Numel()];
+  v.Store(rest);
+  for (size_t l = 0; l < n; ++l) to[l] = cpu::Cast<T>(rest[l]);
+}
+
+// y = softmax(x). e has room for a row of floats and may be y.
+template <class T>
+void SoftmaxRow(const T* x, size_t n, float* e, T* y) {
+  F32 most = kNegativeInfinity<float>;
+  ForEachF32(x, n, [&](size_t, size_t, const F32& v) HWY_ATTR {
+    most = Max(most, v);
+  });
+  const float shift = MaxOfLanes(most);
+  if (shift == kNegativeInfinity<float>) {
+    for (size_t j = 0; j < n; ++j)  // NaN stays
+      y[j] = cpu::Cast<float>(x[j]) == shift ? cpu::Cast<T>(0.0f) : x[j];
+    return;
+  }
+  F32 sum = 0.0;
+  const F32 vshift = double{shift};
+  ForEachF32(x, n, [&](size_t i, size_t count, const F32& v) HWY_ATTR {
+    const F32 exponential = ExpBelow(v - vshift);
+    sum = sum + exponential;
+    StoreSome(exponential, count, e + i);
+    Touch(x + n + i);
+  });
+  const F32 factor = double{1 / SumOfLanes(sum)};
+  ForEachF32(e, n, [&](size_t i, size_t count, const F32& v) HWY_ATTR {
+    StoreSome(v * factor, count, y + i);
+  });
+}
+
 // In place on a padded row whose padding is -inf.
-template <class A>
-void SoftmaxRowOf(A* x, int64_t padded) {
-  const A most = RowMax(x, padded);
-  if (most == kNegativeInfinity<A>) {
+void SoftmaxRowF64(double* x, int64_t padded) {
+  const double most = RowMax(x, padded);
+  if (most == kNegativeInfinity<double>) {
     for (int64_t j = 0; j < padded; ++j) {
-      if (x[j] == kNegativeInfinity<A>) x[j] = 0;  // NaN stays
+      if (x[j] == kNegativeInfinity<double>) x[j] = 0;  // NaN stays
     }
     return;
   }
-  const A sum = RowExpSum<A>(x, padded, 1, most);
-  RowScale<A>(x, padded, 1 / sum);
+  const double sum = RowExpSum<double>(x, padded, 1, most);
+  RowScale<double>(x, padded, 1 / sum);
 }
 
-// dy = y (dy - sum dy y) in place; both are padded with zeros.
-template <class A>
-void SoftmaxRowBackwardOf(const A* y, A* dy, int64_t padded) {
-  const RowTag<A> d;
-  const auto dot = hn::Set(d, RowDot(dy, y, padded));
-  for (int64_t j = 0; j < padded; j += RowLanes<A>()) {
-    const auto g = hn::Sub(hn::LoadU(d, dy + j), dot);
-    hn::StoreU(hn::Mul(hn::LoadU(d, y + j), g), d, dy + j);
-  }
+// dx = y (dy - sum dy y); dx may be dy.
+template <class T>
+void SoftmaxRowBackward(const T* y, const T* dy, size_t n, T* dx) {
+  using Acc = Accumulator<T>;
+  const Acc dot = SumRow<Acc>(n, [&](auto d, size_t c, auto& sum) HWY_ATTR {
+    sum = hn::Add(sum, hn::Mul(LoadAs(d, dy + c), LoadAs(d, y + c)));
+    Touch(dx + c);
+  });
+  ForEachVector<Acc>(n, [&](auto d, size_t c) HWY_ATTR {
+    const auto g = hn::Sub(LoadAs(d, dy + c), hn::Set(d, dot));
+    StoreAs(hn::Mul(LoadAs(d, y + c), g), d, dx + c);
+    Touch(y + n + c);
+    Touch(dy + n + c);
+  });
+}
+
+// Rows [begin, end) of x; scratch: a padded row of accumulators, which f32 does
+// without.
+void SoftmaxRows(DType dtype, const void* x, void* y, int64_t width,
+                 int64_t begin, int64_t end, void* scratch) {
+  VisitFloat(dtype, "softmax", [&]<class T>(Tag<T>) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* const from = static_cast<const T*>(x) + r * width;
+      T* const to = static_cast<T*>(y) + r * width;
+      if constexpr (std::is_same_v<T, double>) {
+        double* const row = static_cast<double*>(scratch);
+        const int64_t padded = PaddedRow(width);
+        cpu::LoadRow(from, width, row, padded, kNegativeInfinity<double>);
+        SoftmaxRowF64(row, padded);
+        cpu::StoreRow(row, width, to);
+      } else if constexpr (std::is_same_v<T, float>) {
+        SoftmaxRow(from, static_cast<size_t>(width), to, to);
+      } else {
+        SoftmaxRow(from, static_cast<size_t>(width),
+                   static_cast<float*>(scratch), to);
+      }
+    }
+  });
+}
+
+void SoftmaxRowsBackward(DType dtype, const void* y, const void* dy, void* dx,
+                         int64_t width, int64_t begin, int64_t end) {
+  VisitFloat(dtype, "softmax_backward", [&]<class T>(Tag<T>) {
+    for (int64_t at = begin * width; at < end * width; at += width)
+      SoftmaxRowBackward(static_cast<const T*>(y) + at,
+                         static_cast<const T*>(dy) + at,
+                         static_cast<size_t>(width), static_cast<T*>(dx) + at);
+  });
 }
 
 int64_t SoftmaxPadded(int64_t n) { return PaddedRow(n); }
-void SoftmaxRowF32(float* x, int64_t padded) { SoftmaxRowOf(x, padded); }
-void SoftmaxRowF64(double* x, int64_t padded) { SoftmaxRowOf(x, padded); }
-void SoftmaxRowBackwardF32(const float* y, float* dy, int64_t padded) {
-  SoftmaxRowBackwardOf(y, dy, padded);
-}
-void SoftmaxRowBackwardF64(const double* y, double* dy, int64_t padded) {
-  SoftmaxRowBackwardOf(y, dy, padded);
-}
 
 }  // namespace terrace::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -52,66 +140,34 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace terrace::kernels {
 HWY_EXPORT(SoftmaxPadded);
-HWY_EXPORT(SoftmaxRowF32);
-HWY_EXPORT(SoftmaxRowF64);
-HWY_EXPORT(SoftmaxRowBackwardF32);
-HWY_EXPORT(SoftmaxRowBackwardF64);
+HWY_EXPORT(SoftmaxRows);
+HWY_EXPORT(SoftmaxRowsBackward);
 
 namespace cpu {
-namespace {
-
-void SoftmaxRow(float* x, int64_t padded) {
-  HWY_DYNAMIC_DISPATCH(SoftmaxRowF32)(x, padded);
-}
-void SoftmaxRow(double* x, int64_t padded) {
-  HWY_DYNAMIC_DISPATCH(SoftmaxRowF64)(x, padded);
-}
-void SoftmaxRowBackward(const float* y, float* dy, int64_t padded) {
-  HWY_DYNAMIC_DISPATCH(SoftmaxRowBackwardF32)(y, dy, padded);
-}
-void SoftmaxRowBackward(const double* y, double* dy, int64_t padded) {
-  HWY_DYNAMIC_DISPATCH(SoftmaxRowBackwardF64)(y, dy, padded);
-}
-
-}  // namespace
 
 void SoftmaxForward(const Context& ctx, const ConstView& x, const MutView& y) {
   const int64_t width = x.shape.dim(-1);
   const int64_t padded = HWY_DYNAMIC_DISPATCH(SoftmaxPadded)(width);
-  VisitFloat(x.dtype, "softmax", [&]<class T>(Tag<T>) {
-    using A = Accumulator<T>;
-    ctx.pool().ParallelFor(
-        x.shape.Rows(), RowGrain(width), [&](int64_t begin, int64_t end) {
-          Scratch<A> row(ctx, padded);
-          for (int64_t r = begin; r < end; ++r) {
-            LoadRow(x.as<T>() + r * width, width, row.data(), padded,
-                    -std::numeric_limits<A>::infinity());
-            SoftmaxRow(row.data(), padded);
-            StoreRow(row.data(), width, y.as<T>() + r * width);
-          }
-        });
-  });
+  const DType acc = AccumulatorOf(x.dtype);
+  ctx.pool().ParallelFor(
+      x.shape.Rows(), RowGrain(width), [&](int64_t begin, int64_t end) {
+        Tensor row;
+        if (x.dtype != DType::kF32)
+          row = ctx.Empty({padded}, acc, MemoryTag::kWorkspace);
+        HWY_DYNAMIC_DISPATCH(SoftmaxRows)
+        (x.dtype, x.data, y.data, width, begin, end,
+         row.defined() ? row.raw() : nullptr);
+      });
 }
 
 void SoftmaxBackward(const Context& ctx, const ConstView& y,
                      const ConstView& dy, const MutView& dx) {
   const int64_t width = y.shape.dim(-1);
-  const int64_t padded = HWY_DYNAMIC_DISPATCH(SoftmaxPadded)(width);
-  VisitFloat(y.dtype, "softmax_backward", [&]<class T>(Tag<T>) {
-    using A = Accumulator<T>;
-    ctx.pool().ParallelFor(
-        y.shape.Rows(), RowGrain(width), [&](int64_t begin, int64_t end) {
-          Scratch<A> scratch(ctx, 2 * padded);
-          A* p = scratch.Take(padded);
-          A* g = scratch.Take(padded);
-          for (int64_t r = begin; r < end; ++r) {
-            LoadRow(y.as<T>() + r * width, width, p, padded, A{0});
-            LoadRow(dy.as<T>() + r * width, width, g, padded, A{0});
-            SoftmaxRowBackward(p, g, padded);
-            StoreRow(g, width, dx.as<T>() + r * width);
-          }
-        });
-  });
+  ctx.pool().ParallelFor(
+      y.shape.Rows(), RowGrain(width), [&](int64_t begin, int64_t end) {
+        HWY_DYNAMIC_DISPATCH(SoftmaxRowsBackward)
+        (y.dtype, y.data, dy.data, dx.data, width, begin, end);
+      });
 }
 
 }  // namespace cpu

@@ -10,7 +10,7 @@
 // all finite floats whose result is normal, against double. Subnormal results
 // flush to zero, as everywhere (decision G6).
 //
-//   Exp 2 ulp   Log 2 ulp   Tanh 3 ulp   Sigmoid 4 ulp
+//   Exp, ExpBelow 2 ulp   Log 2 ulp   Tanh 3 ulp   Sigmoid 4 ulp
 //   NormalCdf: absolute 1.5e-7, relative 1e-5 down to x = -10
 #if defined(TERRACE_KERNELS_CPU_VEC_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_KERNELS_CPU_VEC_MATH_INL_H_
@@ -24,6 +24,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "terrace/kernels/cpu/vec_io-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
@@ -89,6 +90,7 @@ TERRACE_EACH(F32, operator*, F32, F32, hn::Mul)
 TERRACE_EACH(F32, operator/, F32, F32, hn::Div)
 TERRACE_EACH(F32::Mask, operator<, F32, F32, hn::Lt)
 TERRACE_EACH(F32::Mask, operator>, F32, F32, hn::Gt)
+TERRACE_EACH(F32, Max, F32, F32, hn::Max)  // NaN may be lost
 TERRACE_EACH(F32, CopySign, F32, F32, hn::CopySign)
 TERRACE_EACH(I32, operator+, I32, I32, hn::Add)
 TERRACE_EACH(I32, operator-, I32, I32, hn::Sub)
@@ -131,6 +133,32 @@ HWY_INLINE F32 Select(const F32::Mask& mask, const F32& yes, const F32& no) {
   return Each<F32>([](auto m, auto a, auto b)
                        HWY_ATTR { return hn::IfThenElse(m, a, b); },
                    mask, yes, no);
+}
+
+// In a fixed order, which is the instruction set's.
+HWY_INLINE float SumOfLanes(const F32& x) {
+  auto sum = x.v[0];
+  for (size_t i = 1; i < kVectors; ++i) sum = hn::Add(sum, x.v[i]);
+  return hn::GetLane(hn::SumOfLanes(F32::D(), sum));
+}
+HWY_INLINE float MaxOfLanes(const F32& x) {
+  auto most = x.v[0];
+  for (size_t i = 1; i < kVectors; ++i) most = hn::Max(most, x.v[i]);
+  return hn::GetLane(hn::MaxOfLanes(F32::D(), most));
+}
+
+// From and to any type that LoadAs and StoreAs take.
+template <class T>
+HWY_INLINE F32 LoadF32(const T* p) {
+  F32 x;
+  for (size_t i = 0; i < kVectors; ++i)
+    x.v[i] = LoadAs(F32::D(), p + i * hn::Lanes(F32::D()));
+  return x;
+}
+template <class T>
+HWY_INLINE void StoreF32(const F32& x, T* p) {
+  for (size_t i = 0; i < kVectors; ++i)
+    StoreAs(x.v[i], F32::D(), p + i * hn::Lanes(F32::D()));
 }
 
 // c[0] x^(N-1) + ... + c[N-1], by Horner's rule.
@@ -190,6 +218,12 @@ HWY_INLINE F32 Exp(F32 x) {
 HWY_INLINE F32 ExpClamped(F32 x) {
   const ExpParts e = SplitExp(Clamp(x, -87, 88));
   return e.m * PowerOfTwo(e.n);
+}
+
+// e^x for x <= 0, as a softmax has it, with one factor; 0 below -87.3.
+HWY_INLINE F32 ExpBelow(F32 x) {
+  const ExpParts e = SplitExp(Clamp(x, -87.3, 0));
+  return Select(x < -87.3, 0.0, e.m * PowerOfTwo(e.n));
 }
 
 HWY_INLINE F32 Log(F32 x) {
