@@ -29,20 +29,31 @@ kernels::UpdateWindow WindowOf(const SegmentState& segment, const Range& range,
   return window;
 }
 
-void UpdateParameter(StoreState& state, const ParamLayout& p, int64_t step,
-                     const UpdateScalars& scalars) {
-  const SegmentState& segment = state.units[static_cast<size_t>(p.unit)]
-                                    .segments[static_cast<size_t>(p.segment)];
-  const Range range = Intersect(p.range(), segment.update);
+// Neighbours that are updated alike, and the padding between them, which is
+// zero in every state and stays so.
+struct Run {
+  Range range;
+  ParamGroup group;
+  int64_t step = 0;
+
+  bool Continues(const ParamGroup& g, int64_t s) const {
+    return !range.empty() && step == s &&
+           group.weight_decay == g.weight_decay && group.lr_scale == g.lr_scale;
+  }
+};
+
+void Update(StoreState& state, const SegmentState& segment, const Run& run,
+            const UpdateScalars& scalars) {
+  const Range range = Intersect(run.range, segment.update);
   if (range.empty()) return;
   const kernels::UpdateWindow window = WindowOf(segment, range, scalars.q);
   const OptimizerOptions& o = state.options.optimizer;
-  const double lr = scalars.lr * p.group.lr_scale;
+  const double lr = scalars.lr * run.group.lr_scale;
   if (o.kind == OptimizerKind::kSgd) {
     kernels::SgdUpdate(state.ctx, window,
                        {.lr = lr,
                         .momentum = o.momentum,
-                        .weight_decay = p.group.weight_decay});
+                        .weight_decay = run.group.weight_decay});
     return;
   }
   kernels::AdamParams params;
@@ -50,16 +61,36 @@ void UpdateParameter(StoreState& state, const ParamLayout& p, int64_t step,
   params.beta1 = o.beta1;
   params.beta2 = o.beta2;
   params.eps = o.eps;
-  params.weight_decay = p.group.weight_decay;
+  params.weight_decay = run.group.weight_decay;
   params.decoupled = o.decoupled;
   params.step_size = lr;
   params.sqrt_correction2 = 1;
   if (o.bias_correction) {
-    const auto t = static_cast<double>(step);
+    const auto t = static_cast<double>(run.step);
     params.step_size = lr / (1 - std::pow(o.beta1, t));
     params.sqrt_correction2 = std::sqrt(1 - std::pow(o.beta2, t));
   }
   kernels::AdamUpdate(state.ctx, window, params);
+}
+
+// Updates what was touched of one segment; `steps` of those advance.
+void UpdateSegment(StoreState& state, const SegmentState& segment,
+                   const std::vector<ParamId>& params,
+                   const std::vector<bool>& touched,
+                   const UpdateScalars& scalars, std::vector<int64_t>& steps) {
+  Run run;
+  for (ParamId id : params) {
+    const auto index = static_cast<size_t>(id);
+    const ParamLayout& p = state.layout.param(id);
+    if (touched[index] && run.Continues(p.group, ++steps[index])) {
+      run.range.end = p.range().end;
+      continue;
+    }
+    Update(state, segment, run, scalars);
+    run = {};
+    if (touched[index]) run = {p.range(), p.group, steps[index]};
+  }
+  Update(state, segment, run, scalars);
 }
 
 }  // namespace
@@ -76,11 +107,8 @@ void UpdateParameters(StoreState& state, const std::vector<bool>& touched,
     for (size_t s = 0; s < unit.segments.size(); ++s) {
       SegmentState& segment = unit.segments[s];
       if (!segment.trainable) continue;
-      for (ParamId id : layout.segments[s].params) {
-        const auto index = static_cast<size_t>(id);
-        if (!touched[index]) continue;
-        UpdateParameter(state, state.layout.param(id), ++steps[index], scalars);
-      }
+      UpdateSegment(state, segment, layout.segments[s].params, touched, scalars,
+                    steps);
       const Piece& param = segment.param;
       if (param.range.numel() > segment.update.numel())
         gathers.push_back({param.At(segment.own.begin), param.At(0),
