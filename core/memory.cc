@@ -12,28 +12,46 @@
 namespace terrace {
 namespace {
 
-// Under AddressSanitizer a reused block would hide a use after free.
+// Under AddressSanitizer a reused block would hide a use after free: each is
+// an allocation of its own, and passes are not planned.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeepFreedBlocks = false;
+constexpr bool kReuse = false;
 #else
-constexpr bool kKeepFreedBlocks = true;
+constexpr bool kReuse = true;
 #endif
 
-// Freed blocks kept beyond this and half of what is in use go back at once.
-constexpr int64_t kCacheFloorNbytes = int64_t{256} << 20;
+// Freed bytes kept beyond this and this share of what is in use go back at
+// once.
+constexpr int64_t kCacheFloorNbytes = int64_t{32} << 20;
+constexpr int64_t kCacheShare = 64;
+
+// From here on blocks are whole pages.
+constexpr int64_t kSmallNbytes = 4096;
 
 // Beyond it sums of bytes might wrap.
 constexpr int64_t kMostNbytes = int64_t{1} << 60;
 
+// Planning takes time in the square of it.
+constexpr size_t kMostPassBlocks = 16384;
+
+// How far ahead a deviating pass looks for the plan's thread.
+constexpr size_t kLookAhead = 16;
+
 int64_t BlockNbytes(int64_t nbytes) {
-  return nbytes < 4096 ? std::max<int64_t>(RoundUp(nbytes, 64), 64)
-                       : RoundUp(nbytes, 4096);
+  return nbytes < kSmallNbytes ? std::max<int64_t>(RoundUp(nbytes, 64), 64)
+                               : RoundUp(nbytes, PageNbytes());
+}
+
+// The blocks that come and go in the same order each time: those of the rank's
+// walk. When an open gradient goes is up to the exchange that reads it.
+bool IsOfPasses(MemoryTag tag) {
+  return tag == MemoryTag::kActivation || tag == MemoryTag::kWorkspace;
 }
 
 std::byte* SystemAllocate(int64_t block) {
-  const size_t alignment = block < 4096 ? 64 : 4096;
-  return static_cast<std::byte*>(
-      std::aligned_alloc(alignment, static_cast<size_t>(block)));
+  const auto alignment = block < kSmallNbytes ? 64 : PageNbytes();
+  return static_cast<std::byte*>(std::aligned_alloc(
+      static_cast<size_t>(alignment), static_cast<size_t>(block)));
 }
 
 }  // namespace
@@ -116,7 +134,10 @@ Arena::Arena(Tier tier, int64_t budget_nbytes)
   report_.budget_nbytes = budget_nbytes;
 }
 
-Arena::~Arena() { EmptyCacheLocked(); }
+Arena::~Arena() {
+  for (const auto& [block, list] : small_)
+    for (std::byte* data : list) std::free(data);
+}
 
 void Arena::Count(MemoryTag tag, int64_t delta) {
   for (Gauge* gauge :
@@ -124,6 +145,61 @@ void Arena::Count(MemoryTag tag, int64_t delta) {
     gauge->now += delta;
     gauge->peak = std::max(gauge->peak, gauge->now);
   }
+}
+
+template <class Change>
+auto Arena::OnHeap(PageHeap& heap, const Change& change) {
+  const int64_t before = heap.kept();
+  auto result = change(heap);
+  Count(MemoryTag::kCache, heap.kept() - before);
+  return result;
+}
+
+std::byte* Arena::TakeSmall(int64_t block) {
+  const auto it = small_.find(block);
+  if (it == small_.end()) return SystemAllocate(block);
+  std::byte* const data = it->second.back();
+  it->second.pop_back();
+  if (it->second.empty()) small_.erase(it);
+  Count(MemoryTag::kCache, -block);
+  return data;
+}
+
+std::byte* Arena::TakeFromRegion(int64_t block) {
+  if (paused_ == 0 && pass_ >= 0) {
+    const Pass& pass = passes_[pass_];
+    const size_t end = std::min(pass.nbytes.size(), next_ + kLookAhead);
+    for (size_t at = next_; at < end; ++at) {
+      if (pass.nbytes[at] != block) continue;
+      deviated_ |= at != next_;
+      next_ = at + 1;
+      std::byte* const data = region_->TakeAt(pass.plan.offsets[at], block);
+      if (data == nullptr) break;
+      ++stats_.planned;
+      return data;
+    }
+    deviated_ = true;
+  }
+  std::byte* const data = region_->Take(block);
+  if (data != nullptr) ++stats_.fitted;
+  return data;
+}
+
+std::byte* Arena::TakePages(int64_t block, MemoryTag tag) {
+  if (!kReuse) return SystemAllocate(block);
+  const auto take = [&](PageHeap& heap) { return heap.Take(block); };
+  if (IsOfPasses(tag)) {
+    std::byte* data = nullptr;
+    if (region_ != nullptr)
+      data = OnHeap(*region_, [&](PageHeap&) { return TakeFromRegion(block); });
+    if (data == nullptr) {
+      data = OnHeap(heap_, take);
+      if (region_ != nullptr) ++stats_.outside;
+    }
+    if (data != nullptr) Trace(data, block);
+    return data;
+  }
+  return OnHeap(heap_, take);
 }
 
 std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
@@ -134,31 +210,28 @@ std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
                   " bytes for ", Name(tag));
   const int64_t block = BlockNbytes(nbytes);
   const std::lock_guard lock(mutex_);
-  std::byte* data = nullptr;
-  if (const auto it = cache_.find(block); it != cache_.end()) {
-    data = it->second.back();
-    it->second.pop_back();
-    if (it->second.empty()) cache_.erase(it);
-    Count(MemoryTag::kCache, -block);
-  } else {
-    if (budget_nbytes_ > 0 && report_.total.now + nbytes > budget_nbytes_)
-      EmptyCacheLocked();
-    if (budget_nbytes_ > 0 && report_.total.now + nbytes > budget_nbytes_)
-      TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the ", Name(tier_),
-                    " budget of ", budget_nbytes_, " bytes does not hold ",
-                    nbytes, " more for ", Name(tag), " (", report_.total.now,
-                    " in use): at least ", report_.total.now + nbytes,
-                    " bytes are needed", report_.Summary());
-    data = SystemAllocate(block);
-    if (data == nullptr) {
-      EmptyCacheLocked();
-      data = SystemAllocate(block);
-    }
-    if (data == nullptr)
-      TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the machine has no ",
-                    FormatBytes(nbytes), " left for ", Name(tag),
-                    report_.Summary());
+  const int64_t live = report_.total.now -
+                       report_.tags[static_cast<size_t>(MemoryTag::kCache)].now;
+  if (budget_nbytes_ > 0 && live + nbytes > budget_nbytes_)
+    TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the ", Name(tier_),
+                  " budget of ", budget_nbytes_, " bytes does not hold ",
+                  nbytes, " more for ", Name(tag), " (", live,
+                  " in use): at least ", live + nbytes, " bytes are needed",
+                  report_.Summary());
+  const auto take = [&] {
+    return block < kSmallNbytes ? TakeSmall(block) : TakePages(block, tag);
+  };
+  std::byte* data = take();
+  if (data == nullptr) {
+    EmptyCacheLocked();
+    data = take();
   }
+  if (data == nullptr)
+    TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the machine has no ",
+                  FormatBytes(nbytes), " left for ", Name(tag),
+                  report_.Summary());
+  if (budget_nbytes_ > 0 && report_.total.now + nbytes > budget_nbytes_)
+    EmptyCacheLocked();
   Count(tag, nbytes);
   return std::make_shared<Buffer>(shared_from_this(), data, nbytes, tag);
 }
@@ -170,25 +243,118 @@ void Arena::Free(std::byte* data, int64_t nbytes, MemoryTag tag) {
   const int64_t cached =
       report_.tags[static_cast<size_t>(MemoryTag::kCache)].now;
   const int64_t live = report_.total.now - cached;
-  const bool room =
-      cached + block <= kCacheFloorNbytes + live / 2 &&
-      (budget_nbytes_ == 0 || report_.total.now + block <= budget_nbytes_);
-  if (!kKeepFreedBlocks || !room) {
-    std::free(data);
+  const bool fits =
+      budget_nbytes_ == 0 || report_.total.now + block <= budget_nbytes_;
+  // The next step wants as many open gradients as this one.
+  const bool keep =
+      fits && (tag == MemoryTag::kGradient ||
+               cached + block <= kCacheFloorNbytes + live / kCacheShare);
+  if (!kReuse) return std::free(data);
+  if (block < kSmallNbytes) {
+    if (!keep) return std::free(data);
+    small_[block].push_back(data);
+    Count(MemoryTag::kCache, block);
     return;
   }
-  cache_[block].push_back(data);
-  Count(MemoryTag::kCache, block);
+  if (const auto it = traced_.find(data); it != traced_.end()) {
+    trace_[it->second].end = clock_++;
+    traced_.erase(it);
+  }
+  const auto give = [&](bool keep_it) {
+    return [&, keep_it](PageHeap& heap) {
+      heap.Give(data, block);
+      if (!keep_it) heap.Discard(data, block);
+      return 0;
+    };
+  };
+  if (region_ != nullptr && region_->Contains(data)) {
+    OnHeap(*region_, give(fits));
+    return;
+  }
+  for (auto it = retired_.begin(); it != retired_.end(); ++it) {
+    if (!(*it)->Contains(data)) continue;
+    OnHeap(**it, give(false));
+    if ((*it)->taken() == 0) retired_.erase(it);
+    return;
+  }
+  OnHeap(heap_, give(keep));
 }
 
 void Arena::EmptyCacheLocked() {
-  for (const auto& [block, list] : cache_) {
+  for (const auto& [block, list] : small_) {
     for (std::byte* data : list) {
       std::free(data);
       Count(MemoryTag::kCache, -block);
     }
   }
-  cache_.clear();
+  small_.clear();
+  const auto discard = [](PageHeap& heap) {
+    heap.DiscardAll();
+    return 0;
+  };
+  OnHeap(heap_, discard);
+  if (region_ != nullptr) OnHeap(*region_, discard);
+}
+
+void Arena::Trace(std::byte* data, int64_t block) {
+  if (pass_ < 0 || paused_ > 0 || trace_.size() > kMostPassBlocks) return;
+  traced_[data] = trace_.size();
+  trace_.push_back({block, clock_++, -1});
+}
+
+void Arena::BeginPass(int pass) {
+  if (!kReuse) return;
+  const std::lock_guard lock(mutex_);
+  EndPassLocked();
+  pass_ = pass;
+}
+
+void Arena::DropPass() {
+  const std::lock_guard lock(mutex_);
+  trace_.clear();
+  EndPassLocked();
+  pass_ = -1;
+}
+
+void Arena::EndPassLocked() {
+  if (pass_ >= 0 && !trace_.empty() && trace_.size() <= kMostPassBlocks) {
+    Pass& pass = passes_[pass_];
+    const bool known = !deviated_ && next_ == pass.nbytes.size() &&
+                       trace_.size() == pass.nbytes.size();
+    if (!known) {
+      pass.nbytes.clear();
+      for (const PassBlock& block : trace_) pass.nbytes.push_back(block.nbytes);
+      pass.plan = PlanPass(trace_);
+      stats_.bound_nbytes = std::max(stats_.bound_nbytes, pass.plan.bound);
+      MakeRegion(pass.plan.nbytes);
+    }
+  }
+  trace_.clear();
+  traced_.clear();
+  deviated_ = false;
+  next_ = 0;
+  clock_ = 0;
+}
+
+void Arena::MakeRegion(int64_t nbytes) {
+  if (nbytes == 0 || (region_ != nullptr && region_->mapped() >= nbytes))
+    return;
+  if (region_ != nullptr) {
+    OnHeap(*region_, [](PageHeap& heap) {
+      heap.DiscardAll();
+      return 0;
+    });
+    if (region_->taken() > 0) retired_.push_back(std::move(region_));
+  }
+  region_ = std::make_unique<PageHeap>(nbytes);
+  stats_.region_nbytes = region_->mapped();
+  // What served the pass before it had a region is not needed beside it.
+  EmptyCacheLocked();
+}
+
+PassStats Arena::pass_stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
 }
 
 MemoryReport Arena::Report() const {
@@ -200,6 +366,16 @@ void Arena::ResetPeaks() {
   const std::lock_guard lock(mutex_);
   for (Gauge& gauge : report_.tags) gauge.peak = gauge.now;
   report_.total.peak = report_.total.now;
+}
+
+PassPause::PassPause(Arena& arena) : arena_(arena) {
+  const std::lock_guard lock(arena_.mutex_);
+  ++arena_.paused_;
+}
+
+PassPause::~PassPause() {
+  const std::lock_guard lock(arena_.mutex_);
+  --arena_.paused_;
 }
 
 }  // namespace terrace

@@ -5,7 +5,14 @@
 // separate budgets also where both are ordinary memory, so that the planner's
 // numbers mean the same everywhere. Freed blocks are kept for reuse under the
 // tag `cache`, which counts against the budget and is emptied before an
-// allocation is refused.
+// allocation is refused; beyond a small share of what is in use they go back to
+// the system at once.
+//
+// Work that repeats is told apart by BeginPass: from its second time on, each
+// activation and workspace of a pass has a planned place in one region
+// (pass_plan.h), so that a training step neither asks the system for
+// memory nor touches more than its live bytes. What deviates is served by best
+// fit.
 //
 // Thread-safe. A Buffer keeps its Arena alive.
 //
@@ -22,7 +29,11 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "terrace/core/page_heap.h"
+#include "terrace/core/pass_plan.h"
 
 namespace terrace {
 
@@ -67,7 +78,7 @@ struct MemoryReport {
 class Arena;
 
 // Owns bytes of one arena; shared by all tensors that view it. 64-byte aligned,
-// 4096-byte from that size on. Contents are not initialised.
+// page-aligned from 4096 bytes on. Contents are not initialised.
 class Buffer {
  public:
   Buffer(std::shared_ptr<Arena> arena, std::byte* data, int64_t nbytes,
@@ -94,6 +105,15 @@ class Buffer {
   std::atomic<uint64_t> version_{0};
 };
 
+// How the blocks of passes were served, since the arena was made.
+struct PassStats {
+  int64_t region_nbytes = 0;  // of the planned region; 0: none yet
+  int64_t bound_nbytes = 0;   // the largest live sum of the plans
+  int64_t planned = 0;        // blocks at their planned place
+  int64_t fitted = 0;         // elsewhere in the region
+  int64_t outside = 0;        // outside the region
+};
+
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   // budget_nbytes 0 means no limit.
@@ -110,20 +130,70 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Peaks start again from what is in use now.
   void ResetPeaks();
 
+  // What follows, up to the next call, repeats what followed the last call with
+  // the same small number. Ends the pass before it.
+  void BeginPass(int pass);
+  // The pass was broken off: it is forgotten, and none is under way.
+  void DropPass();
+  PassStats pass_stats() const;
+
  private:
   friend class Buffer;
+  friend class PassPause;
   Arena(Tier tier, int64_t budget_nbytes);
 
   void Free(std::byte* data, int64_t nbytes, MemoryTag tag);
+  struct Pass {
+    std::vector<int64_t> nbytes;  // of the planned blocks, in order
+    PassPlan plan;
+  };
+
   void Count(MemoryTag tag, int64_t delta);
   // Gives cached blocks back to the system.
   void EmptyCacheLocked();
+  std::byte* TakeSmall(int64_t block);
+  std::byte* TakePages(int64_t block, MemoryTag tag);
+  std::byte* TakeFromRegion(int64_t block);
+  void Trace(std::byte* data, int64_t block);
+  void EndPassLocked();
+  void MakeRegion(int64_t nbytes);
+  // Runs `change` on a heap and counts what it kept or used up as cache.
+  template <class Change>
+  auto OnHeap(PageHeap& heap, const Change& change);
 
   const Tier tier_;
   const int64_t budget_nbytes_;
   mutable std::mutex mutex_;
   MemoryReport report_;
-  std::map<int64_t, std::vector<std::byte*>> cache_;  // by block size
+  std::map<int64_t, std::vector<std::byte*>> small_;  // freed, by block size
+  PageHeap heap_;
+
+  // Passes. The region serves blocks while the pass's trace follows its plan;
+  // regions that a larger one replaced go when their last block does.
+  std::unique_ptr<PageHeap> region_;
+  std::vector<std::unique_ptr<PageHeap>> retired_;
+  std::map<int, Pass> passes_;
+  int pass_ = -1;  // none
+  int paused_ = 0;
+  bool deviated_ = false;
+  size_t next_ = 0;    // block of the plan
+  int64_t clock_ = 0;  // allocations and frees of this pass
+  std::vector<PassBlock> trace_;
+  std::map<const std::byte*, size_t> traced_;  // live blocks of the trace
+  PassStats stats_;
+};
+
+// What is allocated within does not belong to the pass around it, such as an
+// evaluation between training steps.
+class PassPause {
+ public:
+  explicit PassPause(Arena& arena);
+  ~PassPause();
+  PassPause(const PassPause&) = delete;
+  PassPause& operator=(const PassPause&) = delete;
+
+ private:
+  Arena& arena_;
 };
 
 // "4.0 MiB", for people.

@@ -19,6 +19,10 @@
 namespace terrace::zero {
 namespace {
 
+// What repeats itself from the arena's view: the first micro-step of a window,
+// a later one, and what lies between the end of one and the next.
+constexpr int kFirstPass = 0, kLaterPass = 1, kBetweenPass = 2;
+
 double ScalarOf(const Tensor& tensor, const char* what) {
   TERRACE_CHECK(tensor.numel() == 1, "[engine] ", what,
                 " must have one element, got ", tensor.shape());
@@ -98,6 +102,7 @@ Engine::Engine(Runtime& runtime)
   store_.Seal();
   counters_.parameter_steps.assign(store_.layout().params().size(), 0);
   Address();
+  context_.device_arena().BeginPass(kFirstPass);
 }
 
 // Rank r takes a contiguous block of the global batch, micro-steps in order, so
@@ -140,11 +145,15 @@ void Engine::Backward(const autograd::WeightedLoss& loss,
   micro_weight_.reset();
   ++micro_;
   Address();
+  context_.device_arena().BeginPass(kBetweenPass);
 }
 
 std::optional<StepResult> Engine::Step() {
   TERRACE_CHECK(micro_ > 0, "[engine] Step needs a Backward before it");
-  if (micro_ < micro_steps()) return std::nullopt;
+  if (micro_ < micro_steps()) {
+    context_.device_arena().BeginPass(kLaterPass);
+    return std::nullopt;
+  }
   Reducer& reducer = store_.reducer();
   Gatherer& gatherer = store_.gatherer();
   reducer.Await();
@@ -195,6 +204,7 @@ std::optional<StepResult> Engine::Step() {
   ForgetLosses();
   stop_ = false;
   Address();
+  context_.device_arena().BeginPass(kFirstPass);
   return result;
 }
 
@@ -209,6 +219,8 @@ void Engine::DiscardWindow() {
   micro_ = 0;
   ForgetLosses();
   Address();
+  context_.device_arena().DropPass();
+  context_.device_arena().BeginPass(kFirstPass);
 }
 
 std::vector<double> Engine::ExchangeMetrics(const std::vector<double>& values) {
@@ -272,6 +284,7 @@ EvalScope::EvalScope(Engine& engine, Phase phase)
     : engine_(engine),
       before_(engine.store().gatherer().phase()),
       occurrences_(std::exchange(engine.context().random().occurrences, {})),
+      pause_(engine.context().device_arena()),
       grad_(engine.context(), false),
       training_(engine.context(), false) {
   engine.store().BeginPhase(phase);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "terrace/autograd/loss.h"
+#include "terrace/core/memory.h"
 #include "terrace/zero/lr_schedule.h"
 #include "terrace/zero/parameter_store.h"
 #include "terrace/zero/runtime.h"
@@ -142,6 +143,7 @@ class EvalScope {
   Engine& engine_;
   Phase before_;
   std::map<uint64_t, int64_t> occurrences_;  // of the forward around it
+  PassPause pause_;
   GradModeScope grad_;
   TrainingScope training_;
 };

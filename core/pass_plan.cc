@@ -1,0 +1,50 @@
+#include "terrace/core/pass_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <numeric>
+
+namespace terrace {
+
+PassPlan PlanPass(std::span<const PassBlock> blocks) {
+  PassPlan plan;
+  plan.offsets.assign(blocks.size(), 0);
+  const auto end_of = [&](size_t at) {
+    return blocks[at].end < 0 ? INT64_MAX : blocks[at].end;
+  };
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return blocks[a].nbytes > blocks[b].nbytes;
+  });
+  std::vector<size_t> placed;         // by offset
+  std::map<int64_t, int64_t> change;  // of live bytes, by time
+  for (const size_t at : order) {
+    const PassBlock& block = blocks[at];
+    change[block.begin] += block.nbytes;
+    change[end_of(at)] -= block.nbytes;
+    int64_t offset = 0;
+    for (const size_t other : placed) {
+      const PassBlock& there = blocks[other];
+      if (end_of(other) <= block.begin || end_of(at) <= there.begin) continue;
+      if (offset + block.nbytes <= plan.offsets[other]) break;
+      offset = std::max(offset, plan.offsets[other] + there.nbytes);
+    }
+    plan.offsets[at] = offset;
+    plan.nbytes = std::max(plan.nbytes, offset + block.nbytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), at,
+                                   [&](size_t a, size_t b) {
+                                     return plan.offsets[a] < plan.offsets[b];
+                                   }),
+                  at);
+  }
+  int64_t live = 0;
+  for (const auto& [time, delta] : change) {
+    live += delta;
+    plan.bound = std::max(plan.bound, live);
+  }
+  return plan;
+}
+
+}  // namespace terrace
