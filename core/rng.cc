@@ -9,19 +9,16 @@
 namespace terrace {
 namespace {
 
-// The third counter word tells the streams of one key apart.
-enum Stream : uint32_t { kBitsStream = 0, kNormalStream = 1, kPermute = 2 };
-
 std::array<uint32_t, 4> Block(const RngKey& key, uint64_t block,
-                              Stream stream) {
-  return Philox4x32(key.words(),
-                    {static_cast<uint32_t>(block),
-                     static_cast<uint32_t>(block >> 32), stream, 0});
+                              RngStream stream) {
+  return Philox4x32(key.words(), {static_cast<uint32_t>(block),
+                                  static_cast<uint32_t>(block >> 32),
+                                  static_cast<uint32_t>(stream), 0});
 }
 
 // An odd multiple of 2^-53 in (0, 1): never 0 or 1, symmetric about 1/2.
 double OpenUniform(const RngKey& key, uint64_t index) {
-  const auto words = Block(key, index / 2, kNormalStream);
+  const auto words = Block(key, index / 2, RngStream::kNormal);
   const size_t at = 2 * (index % 2);
   const uint64_t bits =
       (static_cast<uint64_t>(words[at + 1]) << 32 | words[at]) >> 12;
@@ -44,14 +41,14 @@ RngKey RngKey::With(std::string_view part) const {
 }
 
 uint32_t Bits(const RngKey& key, uint64_t index) {
-  return Block(key, index / 4, kBitsStream)[index % 4];
+  return Block(key, index / 4, RngStream::kBits)[index % 4];
 }
 
 void Bits(const RngKey& key, uint64_t begin, int64_t n, uint32_t* out) {
   int64_t i = 0;
   while (i < n) {
     const uint64_t index = begin + static_cast<uint64_t>(i);
-    const auto words = Block(key, index / 4, kBitsStream);
+    const auto words = Block(key, index / 4, RngStream::kBits);
     for (uint64_t at = index % 4; at < 4 && i < n; ++at) out[i++] = words[at];
   }
 }
@@ -98,8 +95,9 @@ int64_t PermuteIndex(const RngKey& key, int64_t n, int64_t i) {
       const bool even = round % 2 == 0;
       const uint64_t from = even ? right : left;
       const auto words = Philox4x32(
-          key.words(), {static_cast<uint32_t>(from),
-                        static_cast<uint32_t>(from >> 32), kPermute, round});
+          key.words(),
+          {static_cast<uint32_t>(from), static_cast<uint32_t>(from >> 32),
+           static_cast<uint32_t>(RngStream::kPermute), round});
       const uint64_t shift = static_cast<uint64_t>(words[1]) << 32 | words[0];
       if (even) {
         left = (left + shift % rows) % rows;

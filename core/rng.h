@@ -84,6 +84,10 @@ uint32_t Bits(const RngKey& key, uint64_t index);
 // out[i] = Bits(key, begin + i) for i in [0, n); about four times as fast.
 void Bits(const RngKey& key, uint64_t begin, int64_t n, uint32_t* out);
 
+// The third word of a block's counter: it tells the streams of one key apart.
+// The first two are the block's number, the fourth is 0.
+enum class RngStream : uint32_t { kBits = 0, kNormal = 1, kPermute = 2 };
+
 // The top 24 of 32 bits as a float in [0, 1): a multiple of 2^-24, exact.
 constexpr float UniformFromBits(uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;
@@ -92,7 +96,8 @@ inline float Uniform(const RngKey& key, uint64_t index) {
   return UniformFromBits(Bits(key, index));
 }
 
-// Mean 0, variance 1, by inverse CDF from 52 bits; |value| < 8.3.
+// Mean 0, variance 1, by inverse CDF from 52 bits; |value| < 8.3. Many at a
+// time: kernels/normal_draw.h.
 double Normal(const RngKey& key, uint64_t index);
 
 // The standard normal restricted to [low, high], by inverse CDF (rejection

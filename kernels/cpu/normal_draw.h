@@ -1,0 +1,9 @@
+#pragma once
+
+#include "terrace/kernels/normal_draw.h"
+
+namespace terrace::kernels::cpu {
+
+void NormalDraws(const RngKey& key, uint64_t begin, int64_t n, double* out);
+
+}  // namespace terrace::kernels::cpu

@@ -1,0 +1,18 @@
+// Many normal numbers at a time, in vectors.
+//
+//   out[i] = Normal(key, begin + i)   (core/rng.h), to the last bit
+//
+// on every instruction set: the same sequence of IEEE operations in each lane
+// (decision I3). For initial values, which are drawn on the host whatever the
+// device. Pure; any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "terrace/core/rng.h"
+
+namespace terrace::kernels {
+
+void NormalDraws(const RngKey& key, uint64_t begin, int64_t n, double* out);
+
+}  // namespace terrace::kernels
