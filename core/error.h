@@ -9,6 +9,11 @@
 //   TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot open ", path);
 #pragma once
 
+#if __cplusplus <= 201703L
+#error \
+    "Terrace needs C++20: compile with -std=c++20 (Bazel: --cxxopt=-std=c++20)"
+#endif
+
 #include <exception>
 #include <sstream>
 #include <string>
@@ -63,7 +68,7 @@ std::string StrCat(const Parts&... parts) {
 }
 
 // The name nearest to `given` by edit distance, or "" when none is near enough
-// to be worth suggesting.
+// to be worth suggesting: a third of what was given may be wrong.
 template <class Range>
 std::string NearestName(std::string_view given, const Range& names);
 
@@ -75,7 +80,7 @@ int EditDistance(std::string_view a, std::string_view b);
 template <class Range>
 std::string NearestName(std::string_view given, const Range& names) {
   std::string best;
-  int least = static_cast<int>(given.size()) / 2 + 1;
+  int least = (static_cast<int>(given.size()) + 1) / 3 + 1;
   for (const auto& name : names) {
     const int distance = internal::EditDistance(given, name);
     if (distance < least) {

@@ -53,12 +53,8 @@ std::string NearestFlag(std::string_view given,
                         const std::vector<std::string>& names) {
   std::vector<std::string_view> words;
   for (const std::string& name : names) words.push_back(WithoutDashes(name));
-  const std::string_view word = WithoutDashes(given);
-  const std::string nearest = NearestName(word, words);
-  // A third of the word may be wrong, not half of it.
-  if (nearest.empty() || terrace::internal::EditDistance(word, nearest) >
-                             (static_cast<int>(word.size()) + 1) / 3)
-    return "";
+  const std::string nearest = NearestName(WithoutDashes(given), words);
+  if (nearest.empty()) return "";
   return "--" + nearest;
 }
 

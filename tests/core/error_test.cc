@@ -112,6 +112,9 @@ TEST(ErrorTest, NearestNameSuggestsTheClosestAndNothingFarAway) {
   EXPECT_EQ(NearestName("stage", names), "stage");
   EXPECT_EQ(NearestName("zzzzz", names), "");
   EXPECT_EQ(NearestName("stage", std::vector<std::string>{}), "");
+  // Two of five letters are a slip, two of four another word.
+  EXPECT_EQ(NearestName("trian", std::vector<std::string>{"train"}), "train");
+  EXPECT_EQ(NearestName("fred", std::vector<std::string>{"seed"}), "");
 }
 
 TEST(ErrorTest, NearestNameTakesTheFirstOfEquals) {
