@@ -73,17 +73,21 @@ void Throw(ErrorCode code, std::string message) {
   throw Error(code, std::move(message));
 }
 
+// Optimal string alignment: rows of the usual table, the last three of which
+// are needed.
 int EditDistance(std::string_view a, std::string_view b) {
-  std::vector<int> row(b.size() + 1);
+  std::vector<int> before(b.size() + 1), row(b.size() + 1), next(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
   for (size_t i = 0; i < a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i) + 1;
+    next[0] = static_cast<int>(i) + 1;
     for (size_t j = 0; j < b.size(); ++j) {
-      const int change = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, change});
+      const int change = row[j] + (a[i] == b[j] ? 0 : 1);
+      next[j + 1] = std::min({next[j] + 1, row[j + 1] + 1, change});
+      if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j])
+        next[j + 1] = std::min(next[j + 1], before[j - 1] + 1);
     }
+    before.swap(row);
+    row.swap(next);
   }
   return row[b.size()];
 }

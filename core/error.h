@@ -74,6 +74,7 @@ std::string NearestName(std::string_view given, const Range& names);
 
 namespace internal {
 [[noreturn]] void Throw(ErrorCode code, std::string message);
+// Insertions, deletions, changes and swaps of neighbours count one each.
 int EditDistance(std::string_view a, std::string_view b);
 }  // namespace internal
 

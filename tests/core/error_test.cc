@@ -96,12 +96,14 @@ TEST(ErrorTest, StrCatKeepsNineSignificantDigits) {
   EXPECT_EQ(StrCat("x=", 0.123456789, " ", 7, ' ', true), "x=0.123456789 7 1");
 }
 
-TEST(ErrorTest, EditDistanceCountsInsertionsDeletionsAndChanges) {
+TEST(ErrorTest, EditDistanceCountsInsertionsDeletionsChangesAndSwaps) {
   EXPECT_EQ(internal::EditDistance("", ""), 0);
   EXPECT_EQ(internal::EditDistance("", "abc"), 3);
   EXPECT_EQ(internal::EditDistance("abc", ""), 3);
   EXPECT_EQ(internal::EditDistance("kitten", "sitting"), 3);
   EXPECT_EQ(internal::EditDistance("flaw", "lawn"), 2);
+  EXPECT_EQ(internal::EditDistance("gtp2", "gpt2"), 1);
+  EXPECT_EQ(internal::EditDistance("ca", "abc"), 3) << "no edit between a swap";
 }
 
 TEST(ErrorTest, NearestNameSuggestsTheClosestAndNothingFarAway) {
@@ -112,6 +114,7 @@ TEST(ErrorTest, NearestNameSuggestsTheClosestAndNothingFarAway) {
   EXPECT_EQ(NearestName("stage", names), "stage");
   EXPECT_EQ(NearestName("zzzzz", names), "");
   EXPECT_EQ(NearestName("stage", std::vector<std::string>{}), "");
+  EXPECT_EQ(NearestName("gtp2", std::vector<std::string>{"gpt2"}), "gpt2");
   // Two of five letters are a slip, two of four another word.
   EXPECT_EQ(NearestName("trian", std::vector<std::string>{"train"}), "train");
   EXPECT_EQ(NearestName("fred", std::vector<std::string>{"seed"}), "");
