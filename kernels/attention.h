@@ -29,8 +29,9 @@ struct AttentionForwardArgs {
 };
 void AttentionForward(const Context& ctx, const AttentionForwardArgs& args);
 
-// dq, dk, dv overwrite; strided like q, k, v. One (b, h) pair is one chunk of
-// work, so sums have a fixed order.
+// dq, dk, dv overwrite; strided like q, k, v. Sums over keys and over queries
+// run in order, whatever piece of work they belong to: same bits for any number
+// of threads.
 struct AttentionBackwardArgs {
   ConstView q, k, v, out, lse, dout;
   MutView dq, dk, dv;

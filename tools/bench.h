@@ -41,6 +41,8 @@ struct BenchOptions {
 // The limits of this machine, by one thread and by all (machine_limits.h).
 std::vector<BenchRow> BenchCard(const BenchOptions& options);
 std::vector<BenchRow> BenchMatMul(const BenchOptions& options);
+// Causal attention with GPT-2's heads, over the rate of a large f32 product.
+std::vector<BenchRow> BenchAttention(const BenchOptions& options);
 // Bytes per time over the read-modify-write bandwidth, in turn with it: layer
 // norm and column sums; GELU in both forms, SiLU and addition; softmax; AdamW
 // (case B148, with the share of a copy) and the norm before it.

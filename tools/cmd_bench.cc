@@ -24,6 +24,7 @@ struct Entry {
 constexpr Entry kBenches[] = {
     {"card", BenchCard},
     {"matmul", BenchMatMul},
+    {"attention", BenchAttention},
     {"norm", BenchNorm},
     {"gelu", BenchGelu},
     {"softmax", BenchSoftmax},
@@ -46,7 +47,7 @@ std::string Names() {
 }
 
 void PrintRow(const BenchRow& row) {
-  std::printf("%-8s %s\n", row.bench.c_str(), row.what.c_str());
+  std::printf("%-9s %s\n", row.bench.c_str(), row.what.c_str());
   for (const BenchNumber& number : row.numbers)
     std::printf("  %-24s %12.6g\n", number.name.c_str(), number.value);
   std::fflush(stdout);

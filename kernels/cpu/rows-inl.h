@@ -1,8 +1,8 @@
 // Highway building blocks of the row-wise kernels (softmax, cross entropy,
-// attention): reductions, exponentials and a small product over rows of float
-// or double. A row lies in scratch memory that is padded to kRowPad elements,
-// so every loop runs over whole vectors and an element's arithmetic does not
-// depend on where it stands.
+// attention): reductions and exponentials over rows of float or double. A row
+// lies in scratch memory that is padded to kRowPad elements, so every loop runs
+// over whole vectors and an element's arithmetic does not depend on where it
+// stands.
 //
 // Included once per instruction set, from between HWY_BEFORE_NAMESPACE and
 // HWY_AFTER_NAMESPACE's files; the bits may differ between instruction sets
@@ -47,6 +47,30 @@ HWY_INLINE V ExpKeepingNaN(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
 }
 
+// 2^x for float, within 1.5 ulp where the result is normal; below that 0, from
+// 2^127.5 on infinity. NaN gives NaN. The polynomial is Cephes' exp2f.
+template <class D, class V>
+HWY_INLINE V Exp2(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // Adding 1.5 * 2^23 rounds to an integer, which the low bits then hold: with
+  // 127 added, as the exponent of a float.
+  const V magic = hn::Set(d, 12582912.0f + 127.0f);
+  const V shifted = hn::Add(x, magic);
+  const V r = hn::Sub(x, hn::Sub(shifted, magic));
+  V p = hn::Set(d, 1.535336188319500e-4f);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.339887440266574e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 9.618437357674640e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.550332471162809e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.402264791363012e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 6.931472028550421e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
+  p = hn::Mul(p, power);
+  p = hn::IfThenElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Zero(d), p);
+  return hn::IfThenElse(hn::Ge(x, hn::Set(d, 128.0f)),
+                        hn::Set(d, std::numeric_limits<float>::infinity()), p);
+}
+
 // max of x[0, padded); NaN may be lost (the exponentials bring it back).
 template <class A>
 A RowMax(const A* x, int64_t padded) {
@@ -87,70 +111,6 @@ A RowDot(const A* x, const A* y, int64_t padded) {
   for (int64_t j = 0; j < padded; j += RowLanes<A>())
     sum = hn::Add(sum, hn::Mul(hn::LoadU(d, x + j), hn::LoadU(d, y + j)));
   return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-// Operands of a product over padded rows: a(i, k) = a[i row + k step].
-template <class A>
-struct RowProduct {
-  int64_t m = 0, n = 0, k = 0;  // n: a multiple of kRowPad
-  const A* a = nullptr;
-  int64_t a_row = 0, a_step = 0;
-  const A* b = nullptr;  // [k, n], rows b_row apart
-  int64_t b_row = 0;
-  A* c = nullptr;  // [m, n], rows c_row apart
-  int64_t c_row = 0;
-  bool accumulate = false;
-};
-
-// A tile of kRows x (kVectors vectors) held in registers. Each element is one
-// chain of multiply-adds in order of k, whatever tile it falls into.
-template <int kRows, int kVectors, class A>
-HWY_INLINE void ProductTile(const RowProduct<A>& p, int64_t i, int64_t j) {
-  const RowTag<A> d;
-  using V = hn::Vec<RowTag<A>>;
-  const int64_t lanes = RowLanes<A>();
-  V sum[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = p.accumulate
-                      ? hn::LoadU(d, p.c + (i + r) * p.c_row + j + v * lanes)
-                      : hn::Zero(d);
-    }
-  }
-  const A* a = p.a + i * p.a_row;
-  const A* b = p.b + j;
-  for (int64_t k = 0; k < p.k; ++k, a += p.a_step, b += p.b_row) {
-    V row[kVectors];
-    for (int v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * lanes);
-    for (int r = 0; r < kRows; ++r) {
-      const V factor = hn::Set(d, a[r * p.a_row]);
-      for (int v = 0; v < kVectors; ++v)
-        sum[r][v] = hn::MulAdd(factor, row[v], sum[r][v]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v)
-      hn::StoreU(sum[r][v], d, p.c + (i + r) * p.c_row + j + v * lanes);
-  }
-}
-
-template <int kVectors, class A>
-HWY_INLINE void ProductColumns(const RowProduct<A>& p, int64_t j) {
-  int64_t i = 0;
-  for (; i + 4 <= p.m; i += 4) ProductTile<4, kVectors>(p, i, j);
-  for (; i < p.m; ++i) ProductTile<1, kVectors>(p, i, j);
-}
-
-// c (+)= a b.
-template <class A>
-void Product(const RowProduct<A>& p) {
-  const int64_t lanes = RowLanes<A>();
-  int64_t j = 0;
-#if HWY_TARGET <= HWY_AVX3  // 32 registers
-  for (; j + 4 * lanes <= p.n; j += 4 * lanes) ProductColumns<4>(p, j);
-#endif
-  for (; j + 2 * lanes <= p.n; j += 2 * lanes) ProductColumns<2>(p, j);
-  for (; j < p.n; j += lanes) ProductColumns<1>(p, j);
 }
 
 }  // namespace terrace::kernels::HWY_NAMESPACE

@@ -51,6 +51,24 @@ const Case kCases[] = {{1, 1, 1, 1, 1},
                        {2, 3, 0, 2, 3},
                        {1, 3, 3, 2, 0}};
 
+// Lengths around the edges of tiles of 64 and 128, widths around vectors.
+std::vector<Case> EdgeCases() {
+  std::vector<Case> cases;
+  for (const int64_t t : {63, 64, 65, 127, 129, 200}) {
+    for (const int64_t width : {1, 5, 16, 32, 64, 80, 96, 128})
+      cases.push_back({1, t, t, 1, width});
+  }
+  // A cache before the queries, queries that see nothing, all keys seen, and
+  // dropout, each over several tiles.
+  cases.push_back({1, 70, 200, 2, 16});
+  cases.push_back({1, 200, 70, 2, 16});
+  cases.push_back({1, 130, 200, 1, 20, false});
+  cases.push_back({2, 150, 150, 2, 24, true, 0.3f});
+  cases.push_back({1, 140, 260, 1, 24, true, 0.3f});
+  cases.push_back({1, 150, 150, 1, 24, false, 0.3f});
+  return cases;
+}
+
 std::string Text(const Case& c) {
   return StrCat("B ", c.batch, " Tq ", c.queries, " Tk ", c.keys, " H ",
                 c.heads, " D ", c.width, c.causal ? " causal" : " full", " p ",
@@ -142,6 +160,27 @@ double ErrorOfLse(const std::vector<double>& got,
   return got.size() == want.size() ? most : std::nan("");
 }
 
+void CheckForward(const Call& s, DType dtype, const Case& c,
+                  const std::vector<double>& out,
+                  const std::vector<double>& lse) {
+  EXPECT_LE(RelativeError(Doubles(s.out.view()), out), Tolerance(dtype))
+      << dtype << " " << Text(c);
+  EXPECT_LE(ErrorOfLse(Doubles(s.lse.view()), lse),
+            Tolerance(AccumulatorOf(dtype)))
+      << dtype << " " << Text(c);
+}
+
+void CheckBackward(const Call& s, DType dtype, const Case& c,
+                   const std::vector<double>& dq, const std::vector<double>& dk,
+                   const std::vector<double>& dv) {
+  // Halves lose a little more: backward reads the rounded output.
+  const double tolerance = 3 * Tolerance(dtype);
+  const std::string what = StrCat(dtype, " ", Text(c));
+  EXPECT_LE(RelativeError(Doubles(s.dq.view()), dq), tolerance) << what;
+  EXPECT_LE(RelativeError(Doubles(s.dk.view()), dk), tolerance) << what;
+  EXPECT_LE(RelativeError(Doubles(s.dv.view()), dv), tolerance) << what;
+}
+
 TEST(AttentionTest, ForwardMatchesReference) {
   ForEachTarget([] {
     const Context ctx({.threads = 2});
@@ -152,11 +191,7 @@ TEST(AttentionTest, ForwardMatchesReference) {
         std::vector<double> out, lse;
         ReferenceOf(c).Forward(Doubles(s.q.view()), Doubles(s.k.view()),
                                Doubles(s.v.view()), &out, &lse);
-        EXPECT_LE(RelativeError(Doubles(s.out.view()), out), Tolerance(dtype))
-            << dtype << " " << Text(c);
-        EXPECT_LE(ErrorOfLse(Doubles(s.lse.view()), lse),
-                  Tolerance(AccumulatorOf(dtype)))
-            << dtype << " " << Text(c);
+        CheckForward(s, dtype, c, out, lse);
       }
     }
   });
@@ -174,42 +209,91 @@ TEST(AttentionTest, BackwardMatchesReference) {
         ReferenceOf(c).Backward(Doubles(s.q.view()), Doubles(s.k.view()),
                                 Doubles(s.v.view()), Doubles(s.dout.view()),
                                 &dq, &dk, &dv);
-        // Halves lose a little more: backward reads the rounded output.
-        const double tolerance = 3 * Tolerance(dtype);
-        const std::string what = StrCat(dtype, " ", Text(c));
-        EXPECT_LE(RelativeError(Doubles(s.dq.view()), dq), tolerance) << what;
-        EXPECT_LE(RelativeError(Doubles(s.dk.view()), dk), tolerance) << what;
-        EXPECT_LE(RelativeError(Doubles(s.dv.view()), dv), tolerance) << what;
+        CheckBackward(s, dtype, c, dq, dk, dv);
       }
     }
     EXPECT_EQ(ctx.device_arena().Report()[MemoryTag::kWorkspace].now, 0);
   });
 }
 
+TEST(AttentionTest, MatchesReferenceAtTheEdgesOfTiles) {
+  const Context ctx({.threads = 2});
+  for (const DType dtype : kFloatTypes) {
+    for (const Case& c : EdgeCases()) {
+      const Call s(ctx, c, dtype);
+      const std::vector<double> q = Doubles(s.q.view()),
+                                k = Doubles(s.k.view()),
+                                v = Doubles(s.v.view());
+      std::vector<double> out, lse, dq, dk, dv;
+      ReferenceOf(c).Forward(q, k, v, &out, &lse);
+      ReferenceOf(c).Backward(q, k, v, Doubles(s.dout.view()), &dq, &dk, &dv);
+      ForEachTarget([&] {
+        AttentionForward(ctx, s.forward);
+        AttentionBackward(ctx, s.backward);
+        CheckForward(s, dtype, c, out, lse);
+        CheckBackward(s, dtype, c, dq, dk, dv);
+      });
+    }
+  }
+}
+
+// With few heads more threads share the tiles of a head, which is another way
+// through backward.
 TEST(AttentionTest, BitsDependNeitherOnThreadsNorOnKeepingLse) {
   ForEachTarget([] {
     for (const DType dtype : kFloatTypes) {
-      const Case c{2, 40, 55, 3, 9, true, 0.2f};
-      std::vector<std::vector<Tensor>> results;
-      for (const int threads : {1, 2, 3}) {
-        const Context ctx({.threads = threads});
-        const Call s(ctx, c, dtype);
-        AttentionForward(ctx, s.forward);
-        AttentionBackward(ctx, s.backward);
-        results.push_back({s.out, s.lse, s.dq, s.dk, s.dv});
-        const Tensor again = Unaligned(ctx, s.out.shape(), dtype);
-        AttentionForwardArgs args = s.forward;
-        args.out = again.mut();
-        args.lse = {};
-        AttentionForward(ctx, args);
-        EXPECT_TRUE(SameBits(again, s.out)) << dtype;
-      }
-      for (const auto& result : results) {
-        for (size_t i = 0; i < result.size(); ++i)
-          EXPECT_TRUE(SameBits(result[i], results[0][i])) << dtype << " " << i;
+      for (const Case& c :
+           {Case{2, 40, 55, 3, 9, true, 0.2f}, Case{1, 200, 200, 1, 16},
+            Case{1, 150, 270, 1, 9, true, 0.2f},
+            Case{1, 140, 70, 1, 5, false}}) {
+        std::vector<std::vector<Tensor>> results;
+        for (const int threads : {1, 2, 3}) {
+          const Context ctx({.threads = threads});
+          const Call s(ctx, c, dtype);
+          AttentionForward(ctx, s.forward);
+          AttentionBackward(ctx, s.backward);
+          results.push_back({s.out, s.lse});
+          for (const Tensor& gradient : {s.dq, s.dk, s.dv}) {
+            results.back().push_back(ctx.Empty(gradient.shape(), dtype));
+            kernels::Copy(ctx, gradient.view(), results.back().back().mut());
+          }
+          const Tensor again = Unaligned(ctx, s.out.shape(), dtype);
+          AttentionForwardArgs args = s.forward;
+          args.out = again.mut();
+          args.lse = {};
+          AttentionForward(ctx, args);
+          EXPECT_TRUE(SameBits(again, s.out)) << dtype << " " << Text(c);
+        }
+        for (const auto& result : results) {
+          for (size_t i = 0; i < result.size(); ++i)
+            EXPECT_TRUE(SameBits(result[i], results[0][i]))
+                << dtype << " " << Text(c) << " " << i;
+        }
       }
     }
   });
+}
+
+// Scores are never all in memory: forward needs tiles alone, backward besides
+// them delta of all heads and dq of one, or delta alone where it works by
+// tiles.
+TEST(AttentionTest, WorkspaceGrowsWithTheLengthAtMost) {
+  const auto peaks = [](int64_t t, int64_t heads, int threads) {
+    const Context ctx({.threads = threads});
+    const Call s(ctx, {1, t, t, heads, 32}, DType::kF32);
+    const auto peak = [&] {
+      return ctx.device_arena().Report()[MemoryTag::kWorkspace].peak;
+    };
+    AttentionForward(ctx, s.forward);
+    const int64_t forward = peak();
+    AttentionBackward(ctx, s.backward);
+    return std::pair(forward, peak());
+  };
+  const auto few = peaks(512, 2, 1), many = peaks(1024, 2, 1);
+  EXPECT_EQ(many.first, few.first);
+  EXPECT_EQ(many.second - few.second, 512 * (2 + 32) * 4);
+  // One head on two threads; its scores would take 16 MiB.
+  EXPECT_LT(peaks(2048, 1, 2).second, 512 << 10);
 }
 
 // A row of the cache's decode is the row of the whole: own kernels, fixed
@@ -218,19 +302,21 @@ TEST(AttentionTest, BitsDependNeitherOnThreadsNorOnKeepingLse) {
 TEST(AttentionTest, DecodingOneQueryGivesTheLastRowsBits) {
   ForEachTarget([] {
     const Context ctx;
-    const Case c{1, 50, 50, 2, 24};
-    const Call s(ctx, c, DType::kF32);
-    AttentionForward(ctx, s.forward);
-    const Tensor last = Unaligned(ctx, {1, 1, 2, 24}, DType::kF32);
-    AttentionForward(ctx, {.q = s.q.Slice(1, 49, 50).view(),
-                           .k = s.k.view(),
-                           .v = s.v.view(),
-                           .out = last.mut(),
-                           .lse = {},
-                           .scale = 0.7,
-                           .causal = true,
-                           .dropout = {}});
-    EXPECT_EQ(Doubles(last.view()), Doubles(s.out.Slice(1, 49, 50).view()));
+    for (const int64_t t : {50, 200}) {
+      const Case c{1, t, t, 2, 24};
+      const Call s(ctx, c, DType::kF32);
+      AttentionForward(ctx, s.forward);
+      const Tensor last = Unaligned(ctx, {1, 1, 2, 24}, DType::kF32);
+      AttentionForward(ctx, {.q = s.q.Slice(1, t - 1, t).view(),
+                             .k = s.k.view(),
+                             .v = s.v.view(),
+                             .out = last.mut(),
+                             .lse = {},
+                             .scale = 0.7,
+                             .causal = true,
+                             .dropout = {}});
+      EXPECT_EQ(Doubles(last.view()), Doubles(s.out.Slice(1, t - 1, t).view()));
+    }
   });
 }
 
@@ -260,10 +346,10 @@ TEST(AttentionTest, WhatIsNotSeenNeverEnters) {
     // Also a cache before the queries, and queries that see nothing.
     for (const Case& c :
          {Case{1, 70, 70, 2, 5}, Case{1, 40, 75, 1, 17}, Case{1, 40, 20, 1, 8},
-          Case{1, 35, 35, 1, 3, true, 0.4f}}) {
+          Case{1, 35, 35, 1, 3, true, 0.4f}, Case{1, 150, 150, 1, 7}}) {
       const int64_t before = c.keys - c.queries;  // row i sees i + before
       for (const double poison : {HUGE_VAL, std::nan("")}) {
-        for (const int64_t key : {1, 5, 18, 33, 63}) {
+        for (const int64_t key : {1, 5, 18, 33, 63, 64, 100, 130}) {
           if (key >= c.keys || key - before >= c.queries) continue;
           Call clean(ctx, c, DType::kF32), dirty(ctx, c, DType::kF32);
           const auto plant = [&](const Tensor& x, int64_t at) {

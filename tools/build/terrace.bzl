@@ -55,7 +55,7 @@ def terrace_cuda_library(name, srcs, hdrs, deps = []):
 def terrace_kernel(name, deps = [], cuda_deps = [], **kwargs):
     """One op: <name>.{h,cc} and cpu/<name>.cc, with cuda/<name>.cu under --config=cuda.
 
-    cpu/<name>.h, cuda/<name>.h and cuda/<name>.cuh belong to it where they exist. With
+    cpu/<name>.h, cpu/<name>_*-inl.h, cuda/<name>.h and cuda/<name>.cuh belong to it where they exist. With
     TERRACE_WITH_CUDA=1 the dispatcher may call cuda::; an op without a .cu never sees it.
 
     Args:
@@ -66,6 +66,7 @@ def terrace_kernel(name, deps = [], cuda_deps = [], **kwargs):
     """
     hdrs = [name + ".h"] + native.glob([folder + name + suffix for folder, suffix in [
         ("cpu/", ".h"),
+        ("cpu/", "_*-inl.h"),
         ("cuda/", ".h"),
         ("cuda/", ".cuh"),
     ]])
