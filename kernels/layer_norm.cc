@@ -49,13 +49,28 @@ void CheckStatistics(const char* what, const ConstView& view,
                 view.dtype);
 }
 
+void CheckAbsent(const char* what, bool given) {
+  TERRACE_CHECK(!given, "[layer_norm] ", what,
+                " must be absent where nothing is centred");
+}
+
+void CheckDevice(const Context& ctx, bool centred) {
+  if (!centred && ctx.device().kind != DeviceKind::kCpu)
+    TERRACE_NO_CUDA_KERNEL("rms_norm");
+}
+
 }  // namespace
 
 void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args) {
   CheckInput(args.x);
   CheckRows("y", args.y, args.x);
   CheckColumns("gamma", args.gamma, args.x, /*any_dtype=*/false);
-  CheckColumns("beta", args.beta, args.x, /*any_dtype=*/false);
+  if (args.centred) {
+    CheckColumns("beta", args.beta, args.x, /*any_dtype=*/false);
+  } else {
+    CheckAbsent("beta", args.beta.defined());
+    CheckAbsent("mean", args.mean.defined());
+  }
   if (args.mean.defined()) CheckStatistics("mean", args.mean, args.x);
   if (args.rstd.defined()) CheckStatistics("rstd", args.rstd, args.x);
   TERRACE_CHECK(args.residual.defined() == args.sum.defined(),
@@ -70,6 +85,7 @@ void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args) {
       "[layer_norm] eps must be positive and no subnormal float, got ",
       args.eps);
   if (args.x.numel() == 0) return;
+  CheckDevice(ctx, args.centred);
   TERRACE_DISPATCH_DEVICE(ctx, "layer_norm", cpu::LayerNormForward(ctx, args),
                           cuda::LayerNormForward(ctx, args));
 }
@@ -78,7 +94,12 @@ void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
   CheckInput(args.x);
   CheckRows("dy", args.dy, args.x);
   CheckColumns("gamma", args.gamma, args.x, /*any_dtype=*/false);
-  CheckStatistics("mean", args.mean, args.x);
+  if (args.centred) {
+    CheckStatistics("mean", args.mean, args.x);
+  } else {
+    CheckAbsent("mean", args.mean.defined());
+    CheckAbsent("dbeta", args.dbeta.defined());
+  }
   CheckStatistics("rstd", args.rstd, args.x);
   if (args.dx.defined()) CheckRows("dx", args.dx, args.x);
   if (args.dsum.defined()) CheckRows("dsum", args.dsum, args.x);
@@ -86,6 +107,7 @@ void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
     CheckColumns("dgamma", args.dgamma, args.x, /*any_dtype=*/true);
   if (args.dbeta.defined())
     CheckColumns("dbeta", args.dbeta, args.x, /*any_dtype=*/true);
+  CheckDevice(ctx, args.centred);
   TERRACE_DISPATCH_DEVICE(ctx, "layer_norm", cpu::LayerNormBackward(ctx, args),
                           cuda::LayerNormBackward(ctx, args));
 }

@@ -1,6 +1,8 @@
-// Row-wise layer normalisation (Ba, Kiros, Hinton 2016) of [rows, C].
+// Row-wise normalisation of [rows, C]: layer norm (Ba, Kiros, Hinton 2016), and
+// root mean square norm (Zhang, Sennrich 2019) where `centred` is false.
 //
 //   y = (x - mean(x)) * rstd(x) * gamma + beta,  rstd = 1/sqrt(var(x) + eps)
+//   y = x * rstd(x) * gamma,            rstd = 1/sqrt(mean(x^2) + eps)
 //
 // With a residual, x + residual is formed on the way: 16 bytes an f32 element
 // instead of the 20 of two calls.
@@ -24,20 +26,23 @@ struct LayerNormForwardArgs {
   // x's shape and dtype. sum may alias x or residual.
   ConstView residual = {};
   MutView sum = {};
+  bool centred = true;  // false: beta and mean must be undefined
 };
 void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args);
 
 // dgamma_c (+)= sum_rows dy * xhat; dbeta_c (+)= sum_rows dy;
-// dx = rstd (dy gamma - mean_c(dy gamma) - xhat mean_c(dy gamma xhat)).
-// with dsum, the gradient that reached x by other ways, dx = dsum + that.
-// Undefined outputs are skipped. dgamma and dbeta are of any floating dtype and
-// overwrite or add as their flags say; dx overwrites and may alias dy or dsum.
-// Rows are summed in fixed chunks, in order.
+// dx = rstd (dy gamma - mean_c(dy gamma) - xhat mean_c(dy gamma xhat)), without
+// the first mean where not centred; with dsum, the gradient that reached x by
+// other ways, dx = dsum + that. Undefined outputs are skipped. dgamma and dbeta
+// are of any floating dtype and overwrite or add as their flags say; dx
+// overwrites and may alias dy or dsum. Rows are summed in fixed chunks, in
+// order.
 struct LayerNormBackwardArgs {
   ConstView x, gamma, mean, rstd, dy;
   MutView dx, dgamma, dbeta;
   bool accumulate_dgamma = false, accumulate_dbeta = false;
   ConstView dsum = {};  // of x's shape and dtype
+  bool centred = true;  // false: mean and dbeta must be undefined
 };
 void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args);
 

@@ -17,7 +17,9 @@
 #include "terrace/kernels/layer_norm.h"
 #include "terrace/kernels/optimizer_update.h"
 #include "terrace/kernels/reduce.h"
+#include "terrace/kernels/rope.h"
 #include "terrace/kernels/softmax.h"
+#include "terrace/kernels/swiglu.h"
 #include "terrace/models/metrics.h"
 #include "terrace/tools/bench.h"
 #include "terrace/tools/machine.h"
@@ -135,6 +137,21 @@ std::vector<BenchRow> BenchNorm(const BenchOptions& options) {
   second.x = sum.view();
   kernels::LayerNormBackwardArgs fused_backward = backward;
   fused_backward.dsum = sum.view();
+  kernels::LayerNormForwardArgs rms_forward = forward;
+  rms_forward.centred = false;
+  rms_forward.beta = {};
+  rms_forward.mean = {};
+  kernels::LayerNormBackwardArgs rms_backward = backward;
+  rms_backward.centred = false;
+  rms_backward.mean = {};
+  rms_backward.dbeta = {};
+  constexpr int64_t kTime = 1024, kHeads = 12, kWidth = kColumns / kHeads;
+  const Tensor table = ctx.Empty({kTime, 2, kWidth / 2}, DType::kF32);
+  kernels::RopeTable(ctx, 10000, table.mut());
+  const Shape heads = {kRows / kTime, kTime, kHeads, kWidth};
+  const Tensor queries = x.Reshape(heads), turned = y.Reshape(heads);
+  const kernels::RopeArgs rope{
+      .x = queries.view(), .table = table.view(), .y = turned.mut()};
   return Measure(ctx, "norm", options,
                  {{"layer norm forward", 12 * kNumel,
                    [&] { kernels::LayerNormForward(ctx, forward); }},
@@ -150,6 +167,11 @@ std::vector<BenchRow> BenchNorm(const BenchOptions& options) {
                    [&] { kernels::LayerNormBackward(ctx, backward); }},
                   {"layer norm and residual backward", 20 * kNumel,
                    [&] { kernels::LayerNormBackward(ctx, fused_backward); }},
+                  {"rms norm forward", 12 * kNumel,
+                   [&] { kernels::LayerNormForward(ctx, rms_forward); }},
+                  {"rms norm backward", 16 * kNumel,
+                   [&] { kernels::LayerNormBackward(ctx, rms_backward); }},
+                  {"rope", 12 * kNumel, [&] { kernels::Rope(ctx, rope); }},
                   {"sum of columns", 4 * kNumel, [&] {
                      kernels::SumTo(ctx, x.view(), dbeta.mut(), false);
                    }}});
@@ -159,7 +181,8 @@ std::vector<BenchRow> BenchGelu(const BenchOptions& options) {
   const Context ctx({.threads = options.threads});
   const Tensor x = Uniform(ctx, {kNumel}, -4, 4);
   const Tensor dy = Uniform(ctx, {kNumel});
-  const Tensor y = Uniform(ctx, {kNumel});
+  const Tensor y = Uniform(ctx, {kNumel}), z = Uniform(ctx, {kNumel});
+  const Tensor gate = Uniform(ctx, {kNumel}, -4, 4);
   std::vector<Work> works;
   for (const UnaryOp op :
        {UnaryOp::kGelu, UnaryOp::kGeluTanh, UnaryOp::kSilu}) {
@@ -170,6 +193,13 @@ std::vector<BenchRow> BenchGelu(const BenchOptions& options) {
            kernels::UnaryGrad(ctx, op, x.view(), {}, dy.view(), y.mut(), false);
          }});
   }
+  works.push_back({"swiglu forward", 16 * kNumel, [&] {
+                     kernels::SwiGlu(ctx, x.view(), dy.view(), y.mut());
+                   }});
+  works.push_back({"swiglu backward", 28 * kNumel, [&] {
+                     kernels::SwiGluGrad(ctx, gate.view(), x.view(), dy.view(),
+                                         y.mut(), z.mut());
+                   }});
   works.push_back({"add", 16 * kNumel, [&] {
                      kernels::Binary(ctx, kernels::BinaryOp::kAdd, x.view(),
                                      dy.view(), y.mut());

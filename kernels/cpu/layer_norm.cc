@@ -24,11 +24,12 @@ struct LayerNormRows {
   const void* residual;  // null: none
   void* sum;             // of x and residual
   const void* gamma;
-  const void* beta;
+  const void* beta;  // null: none
   void* y;
   void* mean;  // null: not kept
   void* rstd;
   double eps;
+  bool centred;
 };
 
 struct LayerNormGradRows {
@@ -43,6 +44,7 @@ struct LayerNormGradRows {
   void* dx;          // null: not wanted
   void* dgamma;      // null: not wanted; sums of these rows
   void* dbeta;
+  bool centred;
 };
 
 // Sums of chunks, [chunks, columns]: the first row becomes the sum of all.
@@ -58,7 +60,7 @@ struct PartialSums {
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
 
-template <class T, bool kResidual>
+template <class T, bool kResidual, bool kCentred>
 void ForwardRows(const LayerNormRows& a) {
   using Acc = Accumulator<T>;
   const Acc* const gamma = static_cast<const Acc*>(a.gamma);
@@ -72,7 +74,8 @@ void ForwardRows(const LayerNormRows& a) {
     T* const h = kResidual ? static_cast<T*>(a.sum) + at : nullptr;
     const T* const in = kResidual ? h : x;
     T* const y = static_cast<T*>(a.y) + at;
-    const Acc mean =
+    // Of the elements, or of their squares.
+    const Acc first_mean =
         SumRow<Acc>(a.columns,
                     [&](auto d, size_t c, auto& sum) HWY_ATTR {
                       Touch(y + c);
@@ -83,32 +86,40 @@ void ForwardRows(const LayerNormRows& a) {
                         if constexpr (!std::is_same_v<T, Acc>)
                           value = LoadAs(d, h + c);  // as it was rounded
                       }
+                      if constexpr (!kCentred) value = hn::Mul(value, value);
                       sum = hn::Add(sum, value);
                     }) /
         count;
+    const Acc mean = kCentred ? first_mean : Acc{0};
     const Acc variance =
-        SumRow<Acc>(a.columns,
-                    [&](auto d, size_t c, auto& sum) HWY_ATTR {
-                      const auto centred =
-                          hn::Sub(LoadAs(d, in + c), hn::Set(d, mean));
-                      sum = hn::Add(sum, hn::Mul(centred, centred));
-                      Touch(x + a.columns + c);
-                      if constexpr (kResidual) Touch(residual + a.columns + c);
-                    }) /
-        count;
+        !kCentred
+            ? first_mean
+            : SumRow<Acc>(a.columns, [&](auto d, size_t c, auto& sum) HWY_ATTR {
+                const auto centred =
+                    hn::Sub(LoadAs(d, in + c), hn::Set(d, mean));
+                sum = hn::Add(sum, hn::Mul(centred, centred));
+                Touch(x + a.columns + c);
+                if constexpr (kResidual) Touch(residual + a.columns + c);
+              }) / count;
     const Acc rstd = 1 / std::sqrt(variance + static_cast<Acc>(a.eps));
     ForEachVector<Acc>(a.columns, [&](auto d, size_t c) HWY_ATTR {
-      const auto xhat = hn::Mul(hn::Sub(LoadAs(d, in + c), hn::Set(d, mean)),
-                                hn::Set(d, rstd));
-      const auto scaled = hn::Mul(xhat, hn::LoadU(d, gamma + c));
-      StoreAs(hn::Add(scaled, hn::LoadU(d, beta + c)), d, y + c);
+      auto value = LoadAs(d, in + c);
+      if constexpr (kCentred) value = hn::Sub(value, hn::Set(d, mean));
+      value =
+          hn::Mul(hn::Mul(value, hn::Set(d, rstd)), hn::LoadU(d, gamma + c));
+      if constexpr (kCentred) value = hn::Add(value, hn::LoadU(d, beta + c));
+      StoreAs(value, d, y + c);
+      if constexpr (!kCentred) {
+        Touch(x + a.columns + c);
+        if constexpr (kResidual) Touch(residual + a.columns + c);
+      }
     });
     if (a.mean != nullptr) static_cast<Acc*>(a.mean)[row] = mean;
     if (a.rstd != nullptr) static_cast<Acc*>(a.rstd)[row] = rstd;
   }
 }
 
-template <class T>
+template <class T, bool kCentred>
 void BackwardRows(const LayerNormGradRows& a) {
   using Acc = Accumulator<T>;
   const Acc* const gamma = static_cast<const Acc*>(a.gamma);
@@ -121,11 +132,12 @@ void BackwardRows(const LayerNormGradRows& a) {
     const size_t at = row * a.columns;
     const T* const x = static_cast<const T*>(a.x) + at;
     const T* const dy = static_cast<const T*>(a.dy) + at;
-    const Acc mean = static_cast<const Acc*>(a.mean)[row];
+    const Acc mean = kCentred ? static_cast<const Acc*>(a.mean)[row] : Acc{0};
     const Acc rstd = static_cast<const Acc*>(a.rstd)[row];
     const auto xhat = [&](auto d, size_t c) HWY_ATTR {
-      return hn::Mul(hn::Sub(LoadAs(d, x + c), hn::Set(d, mean)),
-                     hn::Set(d, rstd));
+      auto value = LoadAs(d, x + c);
+      if constexpr (kCentred) value = hn::Sub(value, hn::Set(d, mean));
+      return hn::Mul(value, hn::Set(d, rstd));
     };
     T* const dx = a.dx == nullptr ? nullptr : static_cast<T*>(a.dx) + at;
     const T* const dsum =
@@ -155,8 +167,9 @@ void BackwardRows(const LayerNormGradRows& a) {
     const Acc mean_dxhat = sum_dxhat / count;
     const Acc mean_product = sum_product / count;
     ForEachVector<Acc>(a.columns, [&](auto d, size_t c) HWY_ATTR {
-      const auto dxhat = hn::Mul(LoadAs(d, dy + c), hn::LoadU(d, gamma + c));
-      const auto centred = hn::Sub(dxhat, hn::Set(d, mean_dxhat));
+      auto centred = hn::Mul(LoadAs(d, dy + c), hn::LoadU(d, gamma + c));
+      if constexpr (kCentred)
+        centred = hn::Sub(centred, hn::Set(d, mean_dxhat));
       const auto along = hn::Mul(xhat(d, c), hn::Set(d, mean_product));
       auto value = hn::Mul(hn::Set(d, rstd), hn::Sub(centred, along));
       if (dsum != nullptr) value = hn::Add(LoadAs(d, dsum + c), value);
@@ -178,19 +191,33 @@ void CombineRows(const PartialSums& a) {
   });
 }
 
+template <class T, bool kCentred>
+void ForwardAny(const LayerNormRows& rows) {
+  if (rows.residual == nullptr) {
+    ForwardRows<T, false, kCentred>(rows);
+  } else {
+    ForwardRows<T, true, kCentred>(rows);
+  }
+}
+
 void Forward(const LayerNormRows& rows) {
   VisitFloat(rows.dtype, "layer_norm", [&]<class T>(Tag<T>) {
-    if (rows.residual == nullptr) {
-      ForwardRows<T, false>(rows);
+    if (rows.centred) {
+      ForwardAny<T, true>(rows);
     } else {
-      ForwardRows<T, true>(rows);
+      ForwardAny<T, false>(rows);
     }
   });
 }
 
 void Backward(const LayerNormGradRows& rows) {
-  VisitFloat(rows.dtype, "layer_norm",
-             [&]<class T>(Tag<T>) { BackwardRows<T>(rows); });
+  VisitFloat(rows.dtype, "layer_norm", [&]<class T>(Tag<T>) {
+    if (rows.centred) {
+      BackwardRows<T, true>(rows);
+    } else {
+      BackwardRows<T, false>(rows);
+    }
+  });
 }
 
 void Combine(const PartialSums& sums) {
@@ -227,7 +254,7 @@ class Widened {
  public:
   Widened(const Context& ctx, const ConstView& view, DType dtype)
       : data_(view.data) {
-    if (view.dtype == dtype) return;
+    if (!view.defined() || view.dtype == dtype) return;
     copy_ = ctx.Empty(view.shape, dtype, MemoryTag::kWorkspace);
     RoundTo(view.data, view.dtype, view.numel(), copy_.raw(), dtype);
     data_ = copy_.raw();
@@ -282,7 +309,8 @@ void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args) {
                              .y = args.y.data,
                              .mean = args.mean.data,
                              .rstd = args.rstd.data,
-                             .eps = args.eps});
+                             .eps = args.eps,
+                             .centred = args.centred});
                          });
 }
 
@@ -321,7 +349,8 @@ void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
       .dsum = args.dsum.data,
       .dx = args.dx.data,
       .dgamma = chunk_of(dgamma, begin / chunk_rows),
-      .dbeta = chunk_of(dbeta, begin / chunk_rows)});
+      .dbeta = chunk_of(dbeta, begin / chunk_rows),
+      .centred = args.centred});
   });
   const auto write = [&](const Tensor& sums, const MutView& out, bool add) {
     if (out.defined())

@@ -13,7 +13,10 @@
 #include "terrace/autograd/ops/linear.h"
 #include "terrace/autograd/ops/matmul.h"
 #include "terrace/autograd/ops/reduce.h"
+#include "terrace/autograd/ops/rms_norm.h"
+#include "terrace/autograd/ops/rope.h"
 #include "terrace/autograd/ops/softmax.h"
+#include "terrace/autograd/ops/swiglu.h"
 #include "terrace/autograd/ops/unary.h"
 #include "terrace/autograd/ops/view.h"
 #include "terrace/core/error.h"
@@ -322,6 +325,55 @@ void AddFused(Samples& samples) {
        /*f64_only=*/true});
 }
 
+// What Llama's blocks are made of.
+void AddGatedAndRotary(Samples& samples) {
+  for (const Shape& shape :
+       {Shape{3, 8}, Shape{2, 3, 5}, Shape{4, 1}, Shape{0, 8}, Shape{65, 33}}) {
+    const Shape width{shape.dim(-1)};
+    samples.push_back({"RmsNorm",
+                       StrCat(shape),
+                       {{shape}, Positive(width)},
+                       [](Context& ctx, In in) {
+                         return RmsNorm(ctx, in[0], in[1], {.eps = 1e-3});
+                       }});
+    samples.push_back(
+        {"SwiGlu",
+         StrCat(shape),
+         {{shape, -2, 2}, {shape}},
+         [](Context& ctx, In in) { return SwiGlu(ctx, in[0], in[1]); }});
+  }
+  samples.push_back(
+      {"RmsNorm", "of a slice", {{{4, 6}}, {{3}}}, [](Context& ctx, In in) {
+         return RmsNorm(ctx, Slice(ctx, in[0], 1, 2, 5), in[1], {.eps = 1e-3});
+       }});
+  samples.push_back(
+      {"SwiGlu", "of two halves", {{{3, 10}}}, [](Context& ctx, In in) {
+         return SwiGlu(ctx, Slice(ctx, in[0], 1, 0, 5),
+                       Slice(ctx, in[0], 1, 5, 10));
+       }});
+  for (const bool interleaved : {false, true}) {
+    const char* name = interleaved ? "neighbours" : "halves";
+    for (const int64_t turned : {0, 4, 6}) {
+      samples.push_back({"Rope",
+                         StrCat(name, ", ", turned, " of 6"),
+                         {{{2, 3, 2, 6}}},
+                         [=](Context& ctx, In in) {
+                           return Rope(
+                               ctx, in[0], RopeTable(ctx, 9, turned),
+                               {.offset = 5, .interleaved = interleaved});
+                         }});
+    }
+    samples.push_back({"Rope",
+                       StrCat(name, ", heads outside"),
+                       {{{1, 2, 3, 4}}},
+                       [=](Context& ctx, In in) {
+                         return Rope(ctx, Transpose(ctx, in[0], 1, 2),
+                                     RopeTable(ctx, 4, 4),
+                                     {.interleaved = interleaved});
+                       }});
+  }
+}
+
 void AddAttention(Samples& samples) {
   const AttentionOptions options[] = {
       {},
@@ -371,6 +423,7 @@ std::vector<OpSample> OpSamples() {
   AddViews(samples);
   AddProducts(samples);
   AddFused(samples);
+  AddGatedAndRotary(samples);
   AddAttention(samples);
   return samples;
 }
