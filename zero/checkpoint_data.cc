@@ -1,7 +1,5 @@
 #include "terrace/zero/checkpoint_data.h"
 
-#include <filesystem>
-
 #include "terrace/core/crc32c.h"
 #include "terrace/core/error.h"
 
@@ -10,7 +8,7 @@ namespace {
 
 std::string ExistingPath(const std::string& folder, const ManifestFile& file) {
   const std::string path = folder + "/" + file.name;
-  if (!std::filesystem::exists(path))
+  if (!Exists(path))
     TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path,
                   " is missing; the manifest names it");
   return path;
@@ -20,7 +18,7 @@ std::string ExistingPath(const std::string& folder, const ManifestFile& file) {
 
 void CheckDataFile(const std::string& folder, const ManifestFile& file) {
   const std::string path = ExistingPath(folder, file);
-  const auto nbytes = static_cast<int64_t>(std::filesystem::file_size(path));
+  const int64_t nbytes = FileSize(path);
   if (nbytes != file.nbytes)
     TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path, " must have ",
                   file.nbytes, " bytes, it has ", nbytes,

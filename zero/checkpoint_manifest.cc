@@ -355,7 +355,7 @@ std::string ManifestText(const Manifest& manifest) {
 
 Manifest ReadManifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifestName;
-  if (!std::filesystem::exists(path))
+  if (!Exists(path))
     TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", path,
                   " is missing: the folder holds no complete checkpoint");
   return ManifestParser(path).Parse(ReadFile(path));
@@ -365,7 +365,7 @@ Manifest ManifestOfWeights(const SafetensorsReader& file) {
   Manifest manifest;
   ManifestFile& data = manifest.files.emplace_back();
   data.name = std::filesystem::path(file.path()).filename();
-  data.nbytes = static_cast<int64_t>(std::filesystem::file_size(file.path()));
+  data.nbytes = FileSize(file.path());
   for (const SafetensorsEntry& entry : file.entries()) {
     if (!IsFloat(entry.dtype) || entry.shape.size() > Shape::kMaxRank)
       TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", file.path(), ": '",

@@ -93,7 +93,10 @@ struct CheckpointPlace {
   std::string part_of = {};
 };
 CheckpointPlace ResolveCheckpoint(const std::string& path);
-void RemoveAll(const std::string& path);  // throws kIo
+// Throw kIo with the path where the system refuses.
+bool Exists(const std::string& path);
+int64_t FileSize(const std::string& path);
+void RemoveAll(const std::string& path);
 // Throws kData for a file of one rank, naming its checkpoint: it holds no
 // parameter whole.
 void RefusePart(const CheckpointPlace& place);

@@ -27,14 +27,27 @@ int64_t IterationOf(std::string_view name) {
              : -1;
 }
 
-bool Exists(const fs::path& path) {
+}  // namespace
+
+bool Exists(const std::string& path) {
   std::error_code error;
   const bool exists = fs::exists(path, error);
   if (error)
-    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot read ", path.string(),
-                  ": ", error.message());
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot read ", path, ": ",
+                  error.message());
   return exists;
 }
+
+int64_t FileSize(const std::string& path) {
+  std::error_code error;
+  const auto nbytes = fs::file_size(path, error);
+  if (error)
+    TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot read the size of ", path,
+                  ": ", error.message());
+  return static_cast<int64_t>(nbytes);
+}
+
+namespace {
 
 bool HasManifest(const fs::path& folder) {
   return Exists(folder / kManifestName);
@@ -76,8 +89,10 @@ std::string FollowLatest(const std::string& dir) {
 }
 
 // A folder with nothing but what a save writes before the manifest: no file of
-// anybody else goes with it.
-bool HoldsDataAlone(const fs::path& folder, std::error_code& error) {
+// anybody else goes with it, and what cannot be read is left alone.
+bool HoldsDataAlone(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return false;
   for (fs::directory_iterator it(folder, error);
        !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename();
@@ -108,8 +123,7 @@ void RemoveUnfinished(const std::string& dir) {
        !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename();
     const bool work = name.starts_with(kStepPrefix) && name.ends_with(kWork);
-    const bool bare =
-        IterationOf(name) >= 0 && HoldsDataAlone(it->path(), error);
+    const bool bare = IterationOf(name) >= 0 && HoldsDataAlone(it->path());
     if (work || bare || name.starts_with(StrCat(kLatestName, ".tmp.")))
       leftovers.push_back(it->path());
   }
@@ -122,7 +136,7 @@ void RemoveUnfinished(const std::string& dir) {
     const fs::path folder = fs::path(dir) / name;
     // The manifest comes last: only the name was missing.
     if (IterationOf(name) >= 0 && folder != path && HasManifest(path) &&
-        !fs::exists(folder)) {
+        !Exists(folder)) {
       fs::rename(path, folder, error);
       if (!error) continue;
       TERRACE_THROW(ErrorCode::kIo, "[checkpoint] cannot rename ",

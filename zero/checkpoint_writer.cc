@@ -49,7 +49,7 @@ int64_t WriteRankFile(Engine& engine, const std::string& path,
     writer.Write(r.entry, bytes);
   }
   writer.Finish();
-  return static_cast<int64_t>(fs::file_size(path));
+  return FileSize(path);
 }
 
 void CheckFinite(Engine& engine) {
@@ -136,7 +136,7 @@ bool Rename(const std::string& from, const std::string& to,
 // is now, "" when there was none. A failure leaves what was there.
 std::string Publish(const std::string& work, const std::string& folder) {
   SyncDirectory(work);
-  if (!fs::exists(folder)) {
+  if (!Exists(folder)) {
     Rename(work, folder);
     return "";
   }

@@ -427,54 +427,6 @@ TEST(CheckpointFailureTest, AFileOfWeightsMustBeOneOnAllRanks) {
   }
 }
 
-// What a process leaves that was killed while it saved.
-TEST(CheckpointFailureTest, AnUnfinishedSaveIsIgnoredAndRemoved) {
-  const std::string dir = fs::path(Saved("run")).parent_path();
-  fs::create_directories(dir + "/step-9.tmp");
-  Overwrite(dir + "/step-9.tmp/rank-0.safetensors", "half");
-  fs::create_directories(dir + "/step-8");  // without a manifest
-  fs::create_directories(dir + "/step-1");
-  Overwrite(dir + "/step-1/rank-0.safetensors", "rest of a removal");
-  fs::create_directories(dir + "/step-7");
-  Overwrite(dir + "/step-7/notes.txt", "somebody's own");
-  Overwrite(dir + "/latest.tmp.12.34", "ste");
-  ASSERT_EQ(ListCheckpoints(dir).size(), 1u);
-  RunToy(SpecOf(2, 0), [&](Engine& engine, const Toy& toy) {
-    EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-2");
-    Train(engine, toy, 1);
-    SaveCheckpoint(engine, dir);
-    EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-3");
-  });
-  for (const char* gone :
-       {"step-9.tmp", "step-8", "step-1", "latest.tmp.12.34"})
-    EXPECT_FALSE(fs::exists(dir + "/" + gone)) << gone;
-  EXPECT_TRUE(fs::exists(dir + "/step-7/notes.txt"));
-  // Killed before `latest` was written for the first time.
-  fs::remove(dir + "/latest");
-  RunToy({}, [&](Engine& engine, const Toy&) {
-    EXPECT_EQ(LoadCheckpoint(engine, dir).path, dir + "/step-3");
-  });
-}
-
-// On file systems that cannot exchange two names, a kill can come between the
-// two renames.
-TEST(CheckpointFailureTest, ACompleteOneWithoutItsNameGetsIt) {
-  const std::string folder = Saved("run");
-  const std::string dir = fs::path(folder).parent_path();
-  fs::copy(folder, dir + "/step-2.old.tmp");
-  fs::rename(folder, dir + "/step-2.tmp");
-  RemoveUnfinished(dir);
-  EXPECT_EQ(ReadManifest(folder).counters.iteration, 2);
-  EXPECT_FALSE(fs::exists(dir + "/step-2.tmp"));
-  EXPECT_FALSE(fs::exists(dir + "/step-2.old.tmp"));
-  // And what an exchange put aside does not replace what it was replaced by.
-  fs::create_directories(folder + ".tmp");
-  Overwrite(folder + ".tmp/manifest.json", "old");
-  RemoveUnfinished(dir);
-  EXPECT_EQ(ReadManifest(folder).counters.iteration, 2);
-  EXPECT_FALSE(fs::exists(folder + ".tmp"));
-}
-
 // A weight that is not a number, on the rank that owns it, ends the save on all
 // ranks with its name; what was there stays. A frozen one may be infinite.
 TEST(CheckpointFailureTest, WeightsThatAreNotFiniteAreNotSaved) {
