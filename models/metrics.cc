@@ -152,8 +152,9 @@ StepMetrics StepMeter::End(const zero::StepResult& result) {
   return m;
 }
 
-MetricsFile::MetricsFile(const std::string& path, int64_t keep_until)
-    : file_(File::OpenWrite(path)) {
+MetricsFile::MetricsFile(const std::string& path, int64_t keep_until,
+                         const File::Calls& calls)
+    : file_(File::OpenWrite(path, calls)) {
   const std::string text = ReadFile(path);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
@@ -168,9 +169,14 @@ MetricsFile::MetricsFile(const std::string& path, int64_t keep_until)
       std::string_view(text).substr(static_cast<size_t>(nbytes_));
   dropped_ = std::ranges::count(rest, '\n');
   if (dropped_ > 0) {
-    File copy = File::OpenWrite(path + ".dropped");
+    File copy = File::OpenWrite(path + ".dropped", calls);
     const std::string_view lines = rest.substr(0, rest.rfind('\n') + 1);
     copy.WriteAt(copy.nbytes(), std::as_bytes(std::span(lines)));
+    copy.Sync();
+    copy.Close();
+    const auto slash = path.rfind('/');
+    SyncDirectory(slash == std::string::npos ? "." : path.substr(0, slash + 1),
+                  calls);
   }
   file_.Resize(nbytes_);
 }

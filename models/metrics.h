@@ -67,8 +67,9 @@ class MetricsFile {
  public:
   // Of what the file holds already, whole lines up to step `keep_until` stay:
   // a resumed run writes the steps after its checkpoint again. What goes is
-  // appended to PATH.dropped.
-  MetricsFile(const std::string& path, int64_t keep_until);
+  // appended to PATH.dropped, and is on the disk before it goes.
+  MetricsFile(const std::string& path, int64_t keep_until,
+              const File::Calls& calls = internal::SystemFileCalls());
   void Append(const std::string& line);
   int64_t dropped() const { return dropped_; }  // lines
   const std::string& path() const { return file_.path(); }

@@ -15,6 +15,9 @@
 namespace terrace::models {
 namespace {
 
+// Each but the last is a holder's end at the very moment.
+constexpr int kMostTries = 1000;
+
 // What the holder wrote: " by process 12", or "" if it has not come to that.
 std::string Holder(int fd) {
   char text[32] = {};
@@ -37,15 +40,21 @@ OutputLock::OutputLock(const std::string& folder)
   std::error_code none;
   made_folder_ = !std::filesystem::exists(folder_, none);
   // Again where the holder's end took the file or the folder from under us.
-  while (!TryLock()) {
-  }
+  for (int tries = 0; tries < kMostTries; ++tries)
+    if (TryLock()) return;
+  TERRACE_THROW(ErrorCode::kIo, "[train] cannot lock ", path_,
+                ": the file or its folder was gone again each time, in ",
+                kMostTries, " tries");
 }
 
 bool OutputLock::TryLock() {
   MakeDirectories(folder_);
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd_ < 0) {
     if (errno == ENOENT || errno == EINTR) return false;
+    if (errno == ELOOP)
+      TERRACE_THROW(ErrorCode::kIo, "[train] ", path_,
+                    " must be a plain file, it is a symbolic link: remove it");
     Fail("create", path_);
   }
   const auto close = [&] {
@@ -72,7 +81,7 @@ bool OutputLock::TryLock() {
   }
   struct stat mine = {}, there = {};
   const bool kept = ::fstat(fd_, &mine) == 0 &&
-                    ::stat(path_.c_str(), &there) == 0 &&
+                    ::lstat(path_.c_str(), &there) == 0 &&
                     mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
   if (!kept) {
     close();

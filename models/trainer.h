@@ -14,7 +14,9 @@
 // A run that diverges ends before its last step, and leaves the checkpoints
 // that it has: where a loss or gradient is not finite in kMostNonFiniteSteps
 // steps in a row, or where weights or the held-out loss are not. Steps whose
-// gradients are not finite change no weight, and nothing is saved at one.
+// gradients are not finite change no weight. A checkpoint that is due at one is
+// left out; the last step and a stop save all the same, what the steps before
+// left, and `latest` names it: then all older checkpoints stay beside it.
 //
 //   OUT/metrics.jsonl      one line a step
 //   OUT/evaluation.jsonl   one line an evaluation

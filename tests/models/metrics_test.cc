@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <string>
 
+#include "terrace/core/error.h"
 #include "terrace/core/file.h"
 #include "terrace/zero/config/json_source.h"
 
@@ -51,6 +53,30 @@ TEST(MetricsFileTest, KeepsWhatCameBeforeTheResume) {
   EXPECT_EQ(MetricsFile(path, 9).dropped(), 1);
   EXPECT_EQ(ReadFile(path + ".dropped"), Line(10) + "\n" + Line(11) + "\n" +
                                              Line(12) + "\n" + Line(10) + "\n");
+}
+
+// A disk that cannot keep the copy.
+class NoSync : public internal::FileCalls {
+ public:
+  int Sync(int) const override {
+    errno = EIO;
+    return -1;
+  }
+};
+
+TEST(MetricsFileTest, NothingIsCutBeforeItsCopyIsOnTheDisk) {
+  const std::string path = Path("synced.jsonl");
+  const std::string text = Line(1) + "\n" + Line(2) + "\n";
+  WriteFileAtomically(path, text);
+  try {
+    MetricsFile(path, 1, NoSync());
+    ADD_FAILURE() << "the copy is not safe";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_NE(error.message().find(path + ".dropped"), std::string::npos)
+        << error.message();
+  }
+  EXPECT_EQ(ReadFile(path), text);
 }
 
 TEST(MetricsFileTest, DropsALineThatACrashCutShort) {

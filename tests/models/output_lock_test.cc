@@ -5,10 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
@@ -97,6 +100,73 @@ TEST(OutputLockTest, AFolderThatCannotBeMadeIsIo) {
     EXPECT_EQ(error.code(), ErrorCode::kIo);
     EXPECT_THAT(error.message(), HasSubstr(file + "/below"));
   }
+}
+
+// Threads that take it from each other open files that their holders remove:
+// they must try again, and never hold it together.
+TEST(OutputLockTest, ManyThatTakeItInTurnsHoldItAlone) {
+  const std::string folder = Folder("turns");
+  fs::create_directories(folder);
+  constexpr int kThreads = 4, kTurns = 300;
+  std::atomic<int> holders = 0, turns = 0, together = 0, failures = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&] {
+      for (int turn = 0; turn < kTurns;) {
+        try {
+          const OutputLock lock(folder);
+          if (++holders > 1) ++together;
+          ++turn;
+          ++turns;
+          --holders;
+        } catch (const Error& error) {
+          if (error.code() == ErrorCode::kAlreadyExists) {
+            std::this_thread::yield();
+            continue;
+          }
+          ++failures;
+          return;
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(turns, kThreads * kTurns);
+  EXPECT_EQ(together, 0);
+  EXPECT_EQ(failures, 0);
+  EXPECT_TRUE(fs::is_empty(folder));
+}
+
+void ExpectRefused(const std::string& folder, const std::string& part) {
+  try {
+    const OutputLock lock(folder);
+    ADD_FAILURE() << folder << " cannot be locked";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_THAT(error.message(), HasSubstr(folder + "/.lock"));
+    EXPECT_THAT(error.message(), HasSubstr(part));
+  }
+}
+
+TEST(OutputLockTest, ASymbolicLinkIsRefused) {
+  const std::string folder = Folder("link");
+  fs::create_directories(folder);
+  for (const char* target : {"/nowhere/at/all", "elsewhere"}) {
+    fs::create_symlink(target, folder + "/.lock");
+    ExpectRefused(folder, "symbolic link");
+    EXPECT_FALSE(fs::exists(folder + "/elsewhere"));
+    fs::remove(folder + "/.lock");
+  }
+}
+
+// A folder that is there, has no name any more and takes no file.
+TEST(OutputLockTest, TriesComeToAnEnd) {
+  const fs::path before = fs::current_path();
+  const std::string folder = Folder("gone");
+  fs::create_directories(folder);
+  fs::current_path(folder);
+  fs::remove(folder);
+  ExpectRefused(".", "tries");
+  fs::current_path(before);
 }
 
 }  // namespace

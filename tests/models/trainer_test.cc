@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "terrace/core/error.h"
+#include "terrace/core/file.h"
 #include "terrace/models/gpt2.h"
 #include "terrace/nn/module.h"
 #include "terrace/zero/config/json_source.h"
@@ -266,6 +267,7 @@ TEST(DivergenceTest, ALastStepThatIsSkippedTakesNoCheckpointsPlace) {
     EXPECT_EQ(trainer.Run().failure, "");
   });
   EXPECT_EQ(Checkpoints(out), (std::vector<int64_t>{6, 8, 9}));
+  EXPECT_EQ(ReadFile(out + "/checkpoint/latest"), "step-9\n");
 }
 
 TEST(DivergenceTest, AHeldOutLossThatIsNotFiniteEndsTheRun) {
