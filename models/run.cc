@@ -17,6 +17,7 @@
 #include "terrace/models/registry.h"
 #include "terrace/models/resume_notices.h"
 #include "terrace/models/saved_model.h"
+#include "terrace/zero/agreement.h"
 #include "terrace/zero/checkpoint_manifest.h"
 #include "terrace/zero/effects.h"
 #include "terrace/zero/environment.h"
@@ -94,6 +95,37 @@ std::string WriteSample(zero::Engine& engine, const Model& model,
   return sample + text.Finish();
 }
 
+// WriteSample of a finished run. Its failure is a notice where that can be
+// agreed on: peers that stand in a gather meanwhile are out of reach, and must
+// be ended by it.
+std::string TrySample(zero::Engine& engine, const Model& model,
+                      const Tokenizer& tokenizer, const RunRequest& request,
+                      const RunEvents& events) {
+  zero::Communicator& comm = engine.runtime().communicator();
+  if (comm.size() > 1 && engine.store().options().shard_parameter)
+    return WriteSample(engine, model, tokenizer, request, events);
+  const auto failed = [&](const std::string& why) {
+    if (comm.rank() == 0 && events.on_notice)
+      events.on_notice("no sample was written: " + why);
+    return std::string();
+  };
+  std::string sample;
+  try {
+    zero::RunAgreed(comm, "sample", [&] {
+      sample = WriteSample(engine, model, tokenizer, request, events);
+    });
+    return sample;
+  } catch (const zero::RelayedError& error) {
+    return failed(StrCat("rank ", error.rank(), ": ", error.own_message()));
+  } catch (const Error& error) {
+    // What ranks know of each other is no matter of the sample.
+    if (error.code() == ErrorCode::kCommunication ||
+        error.code() == ErrorCode::kAborted)
+      throw;
+    return failed(error.message());
+  }
+}
+
 }  // namespace
 
 ModelFacts DescribeModel(const zero::JsonNode& node) {
@@ -141,19 +173,23 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
                   "[config] data.sequence_length must be at most the model's "
                   "context of ",
                   model_.context_length, ", got ", sequence_length);
-  OpenOutput();
+  TakeOutput();
   data_ = LoadTextData({.train = file_.data.train,
                         .validation = file_.data.validation,
                         .base = "",
                         .sequence_length = sequence_length,
                         .seed = training.seed},
                        *tokenizer_);
+  const std::string from = CheckpointPath(request_.resume_from);
+  std::error_code none;
+  // A complete checkpoint of the run's own may lack no more than its name.
+  if (fs::equivalent(from, out() + "/" + kCheckpointFolder, none))
+    RemoveLeftovers();
   // Its faults are those of one path, not of a rank.
-  if (!request_.resume_from.empty())
-    OfFlag("--resume", [&] {
-      zero::RefusePart(
-          zero::ResolveCheckpoint(CheckpointPath(request_.resume_from)));
-    });
+  if (!from.empty())
+    OfFlag("--resume",
+           [&] { zero::RefusePart(zero::ResolveCheckpoint(from)); });
+  RemoveLeftovers();
   OfFlag("--out (training.out)", [&] {
     // What a folder allows, only a file in it can tell.
     const std::string probe = StrCat(out(), "/.probe.", ::getpid());
@@ -182,7 +218,7 @@ void TrainingRun::CheckThreads() {
         Counted(cores, "core"), ": they take turns, which costs time"));
 }
 
-void TrainingRun::OpenOutput() {
+void TrainingRun::TakeOutput() {
   OfFlag("--out (training.out)",
          [&] { lock_ = std::make_unique<OutputLock>(out()); });
   if (!lock_->notice().empty()) notices_.push_back(lock_->notice());
@@ -190,7 +226,9 @@ void TrainingRun::OpenOutput() {
     TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
                   " holds a run: go on with it by --resume, choose another "
                   "folder by --out, or remove it");
-  // What runs left that were killed: nobody else writes here now.
+}
+
+void TrainingRun::RemoveLeftovers() {
   zero::RemoveUnfinished(out() + "/" + kCheckpointFolder);
   std::error_code none;
   for (fs::directory_iterator it(out(), none);
@@ -298,16 +336,7 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
     outcome.zones = profiler->Totals();
   }
   if (outcome.train.stopped || !outcome.train.failure.empty()) return outcome;
-  try {
-    outcome.sample = WriteSample(engine, *model, *tokenizer_, request_, events);
-  } catch (const Error& error) {
-    // What ranks know of each other is no matter of the sample.
-    if (error.code() == ErrorCode::kCommunication ||
-        error.code() == ErrorCode::kAborted)
-      throw;
-    if (first && events.on_notice)
-      events.on_notice("no sample was written: " + error.message());
-  }
+  outcome.sample = TrySample(engine, *model, *tokenizer_, request_, events);
   return outcome;
 }
 

@@ -7,9 +7,10 @@
 //
 // The constructor does everything that needs no ranks and can go wrong: it
 // reads the engine's configuration, model, tokenizer and text, and looks at the
-// output folder. Nothing is written before all of that is right, and nothing of
-// an earlier run is touched unless it is resumed. As long as the object lives,
-// no other run may have its output folder (output_lock.h).
+// output folder and the checkpoint. Before all of that is right it makes the
+// folder and its lock alone, and an error takes both away again; nothing of an
+// earlier run is touched unless it is resumed. As long as the object lives, no
+// other run may have its output folder (output_lock.h).
 //
 //   OUT/config.resolved.json   every value and where it came from
 //   OUT/profile.rankK.json     with request.profile, a Chrome trace
@@ -87,12 +88,16 @@ class TrainingRun {
   // What the user should know before it starts.
   const std::vector<std::string>& notices() const { return notices_; }
 
-  // The rank function; the same outcome on every rank.
+  // The rank function; the same outcome on every rank. A sample that fails is a
+  // notice; where parameters are sharded over ranks, whose peers wait in a
+  // gather, it is the error of the rank that failed (all is saved by then).
   RunOutcome Train(zero::Runtime& rt, const RunEvents& events = {}) const;
 
  private:
   void CheckThreads();
-  void OpenOutput();
+  void TakeOutput();
+  // What runs left that were killed: nobody else writes there now.
+  void RemoveLeftovers();
   zero::CheckpointExtras Extras(zero::Runtime& rt,
                                 const zero::ResolvedConfig& resolved) const;
   void Resume(zero::Engine& engine, const zero::CheckpointExtras& extras,

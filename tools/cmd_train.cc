@@ -203,7 +203,7 @@ int Train(const Args& args) {
   Flags flags("train", "Trains a model from a run file.");
   if (!Declare(flags, f, args)) return 0;
   zero::InstallStopSignals(
-      {.line = "terrace: stopped before the first step, nothing has changed\n",
+      {.line = "terrace: stopped at once, no step was taken\n",
        .at_once = true});
   models::RunRequest request;
   request.resume = f.resume.has_value();

@@ -8,9 +8,11 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "terrace/core/error.h"
+#include "terrace/zero/checkpoint.h"
 
 namespace terrace::models {
 namespace {
@@ -124,6 +126,73 @@ TEST(RunTest, ASampleThatFailsIsANotice) {
             0)
       << failure.message;
   EXPECT_THAT(notices, ElementsAre(HasSubstr("no sample was written: ")));
+}
+
+// Rank 1 alone cannot sample: where its peer stands in a gather meanwhile, its
+// error is the run's, and otherwise a notice. The checkpoint is there.
+TEST(RunTest, ASampleThatFailsOnOneRankIsToldByItsOwnMessage) {
+  for (const int stage : {2, 3}) {
+    const TrainingRun run =
+        MakeRun(StrCat("one_sample", stage), 2, stage, LongText(), 5);
+    std::filesystem::remove(run.out() + "/.lock");  // both write there
+    const TrainingRun faulty(
+        run.file(),
+        {.sample_tokens = 5, .sampler = {.temperature = -1, .seed = 1}});
+    std::vector<std::string> notices;
+    RunEvents events;
+    events.on_notice = [&](const std::string& n) { notices.push_back(n); };
+    zero::FirstFailure failure;
+    const int code = zero::Launch(
+        run.launch(),
+        [&](zero::Runtime& rt) {
+          const RunOutcome outcome =
+              (rt.rank() == 1 ? faulty : run).Train(rt, events);
+          EXPECT_EQ(outcome.sample, "");
+        },
+        &failure);
+    constexpr std::string_view kOwn = "temperature must be";
+    if (stage == 2) {
+      EXPECT_EQ(code, 0) << failure.message;
+      ASSERT_EQ(notices.size(), 1u);
+      EXPECT_THAT(notices[0], HasSubstr("no sample was written: rank 1: ["));
+      EXPECT_THAT(notices[0], HasSubstr(kOwn));
+    } else {
+      EXPECT_EQ(code, ExitCode(ErrorCode::kInvalidArgument));
+      EXPECT_EQ(failure.rank, 1);
+      EXPECT_THAT(failure.message, HasSubstr(kOwn));
+    }
+    const auto saved = zero::ListCheckpoints(run.out() + "/checkpoint");
+    ASSERT_EQ(saved.size(), 1u);
+    EXPECT_EQ(saved[0].iteration, 2);
+  }
+}
+
+TEST(RunTest, LeftoversStayUntilTheRunIsRight) {
+  namespace fs = std::filesystem;
+  zero::RunFile file = MakeRun("leftovers", 1, 0, LongText()).file();
+  const std::string out = file.training.out, dir = out + "/checkpoint";
+  fs::create_directories(dir + "/step-9.tmp");
+  const auto refused = [&](const zero::RunFile& wrong, RunRequest request) {
+    EXPECT_THROW(TrainingRun(wrong, request), Error);
+    EXPECT_TRUE(fs::exists(dir + "/step-9.tmp"));
+    EXPECT_FALSE(fs::exists(out + "/.lock"));
+  };
+  refused(file, {.resume = true, .resume_from = out + "/none"});
+  zero::RunFile no_text = file;
+  no_text.data.train = {out + "/none.txt"};
+  refused(no_text, {.resume = true});
+  {
+    const TrainingRun run(file, {.resume = true});
+    EXPECT_FALSE(fs::exists(dir + "/step-9.tmp"));
+    EXPECT_EQ(
+        zero::Launch(run.launch(), [&](zero::Runtime& rt) { run.Train(rt); }),
+        0);
+  }
+  // The run's own, killed before it gave the checkpoint its name.
+  fs::rename(dir + "/step-2", dir + "/step-2.tmp");
+  fs::remove(dir + "/latest");
+  const TrainingRun again(file, {.resume = true, .resume_from = out});
+  ASSERT_EQ(zero::ListCheckpoints(dir).size(), 1u);
 }
 
 TEST(RunTest, AStopBeforeTheFirstStepWritesNothing) {

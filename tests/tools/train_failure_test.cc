@@ -204,7 +204,7 @@ TEST_P(StartUpSignalTest, EndsTheRunAtOnce) {
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(WTERMSIG(status), GetParam());
   EXPECT_EQ(ReadText(log + ".err"),
-            "terrace: stopped before the first step, nothing has changed\n");
+            "terrace: stopped at once, no step was taken\n");
   EXPECT_FALSE(fs::exists(folder + "/out"));
 }
 
