@@ -11,7 +11,7 @@
 // flush to zero, as everywhere (decision G6).
 //
 //   Exp, ExpBelow 2 ulp   Log 2 ulp   Tanh 3 ulp   Sigmoid 4 ulp
-//   NormalCdf: absolute 1.5e-7, relative 1e-5 down to x = -10
+//   NormalCdf: absolute 2.5e-7, relative 3e-6 down to x = -10
 #if defined(TERRACE_KERNELS_CPU_VEC_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_KERNELS_CPU_VEC_MATH_INL_H_
 #undef TERRACE_KERNELS_CPU_VEC_MATH_INL_H_
@@ -260,34 +260,20 @@ HWY_INLINE F32 Tanh(F32 x) {
 
 // Of the standard normal distribution.
 HWY_INLINE F32 NormalPdf(F32 x) {
-  return 0.398942280401432678 * Exp(-0.5 * x * x);
+  return 0.398942280401432678 * ExpBelow(-0.5 * x * x);
 }
 
-// 0.5 (1 + erf(x / sqrt(2))); the tail through erfc, without cancellation.
+// erfc(a) = exp(-a^2) t Q(t), t = 1 / (1 + 0.48 a), for a >= 0: Q by Chebyshev
+// interpolation, relative error 1.8e-8 up to a = 7.2. On the left half the tail
+// itself, without cancellation.
 HWY_INLINE F32 NormalCdf(F32 x) {
-  const F32 t = x * 0.707106781186547524;
-  const F32 z = t * t;
-  const F32 middle =
-      0.5 + 0.5 * t *
-                Polynomial(z, {7.853861353153693E-5, -8.010193625184903E-4,
-                               5.188327685732524E-3, -2.685381193529856E-2,
-                               1.128358514861418E-1, -3.761262582423300E-1,
-                               1.128379165726710E+0});
-  // erfc(a) = exp(-a^2) q poly(q^2), q = 1 / a, for a >= 1.
-  const F32 a = Clamp(Abs(t), 1.0, 1e18);
-  const F32 q = 1.0 / a;
-  const F32 y = q * q;
-  const F32 below_2 = Polynomial(
-      y, {2.326819970068386E-2, -1.387039388740657E-1, 3.687424674597105E-1,
-          -5.824733027278666E-1, 6.210004621745983E-1, -4.944515323274145E-1,
-          3.404879937665872E-1, -2.741127028184656E-1, 5.638259427386472E-1});
-  const F32 above_2 = Polynomial(
-      y, {-1.047766399936249E+1, 1.297719955372516E+1, -7.495518717768503E+0,
-          2.921019019210786E+0, -1.015265279202700E+0, 4.218463358204948E-1,
-          -2.820767439740514E-1, 5.641895067754075E-1});
-  const F32 tail = 0.5 * Exp(-(a * a)) * q * Select(a < 2.0, below_2, above_2);
-  const F32 outer = Select(t < 0.0, tail, 1.0 - tail);
-  return Select(Abs(t) < 1.0, middle, outer);
+  const F32 t = 1.0 / (1.0 + 0.339411254969542811 * Abs(x));
+  const F32 q = Polynomial(
+      t, {-5.624926742214944E-2, 2.9930914325783564E-1, -5.90750536422424E-1,
+          4.575254013813303E-1, -1.2489198775491843E-1, 2.4569610519533877E-1,
+          2.2635394253496685E-1, 2.722652043412792E-1, 2.7074198141438066E-1});
+  const F32 tail = 0.5 * t * q * ExpBelow(-0.5 * x * x);
+  return Select(x < 0.0, tail, 1.0 - tail);
 }
 
 }  // namespace terrace::kernels::HWY_NAMESPACE

@@ -234,6 +234,24 @@ TEST_P(AccuracyTest, IsWithinTheStatedUlps) {
   EXPECT_LE(worst, c.ulps) << Name(c.op) << " at " << worst_at;
 }
 
+// NormalCdf through gelu(x) = x NormalCdf(x), which rounds once more.
+TEST(GeluTest, ItsNormalCdfIsWithinTheStatedError) {
+  const Context ctx;
+  const int64_t n = 400001;
+  const Tensor x = ctx.Empty({n}, DType::kF32);
+  for (int64_t i = 0; i < n; ++i)
+    x.data<float>()[i] = static_cast<float>(-10 + 20.0 * i / (n - 1));
+  const Tensor y = Apply(ctx, UnaryOp::kGelu, x);
+  for (int64_t i = 0; i < n; ++i) {
+    const double at = static_cast<double>(x.data<float>()[i]);
+    const double cdf = 0.5 * std::erfc(-at / std::sqrt(2.0));
+    const double bound = std::min(2.5e-7, 3e-6 * cdf) + 0x1p-24 * cdf;
+    ASSERT_LE(std::fabs(static_cast<double>(y.data<float>()[i]) - at * cdf),
+              bound * std::fabs(at))
+        << at;
+  }
+}
+
 TEST(GeluTest, IsAccurateInItsTail) {
   const Context ctx;
   for (const UnaryOp op : {UnaryOp::kGelu, UnaryOp::kGeluTanh}) {
