@@ -42,12 +42,20 @@ HWY_INLINE void StoreSome(const F32& v, size_t n, T* to) {
   for (size_t l = 0; l < n; ++l) to[l] = cpu::Cast<T>(rest[l]);
 }
 
+// The lines of an F32.
+template <class T>
+HWY_INLINE void TouchF32(const T* p) {
+  constexpr size_t kLine = 64 / sizeof(T);
+  for (size_t i = 0; i < F32::Numel(); i += kLine) Touch(p + i);
+}
+
 // y = softmax(x). e has room for a row of floats and may be y.
 template <class T>
 void SoftmaxRow(const T* x, size_t n, float* e, T* y) {
   F32 most = kNegativeInfinity<float>;
-  ForEachF32(x, n, [&](size_t, size_t, const F32& v) HWY_ATTR {
+  ForEachF32(x, n, [&](size_t i, size_t, const F32& v) HWY_ATTR {
     most = Max(most, v);
+    TouchF32(e + i);
   });
   const float shift = MaxOfLanes(most);
   if (shift == kNegativeInfinity<float>) {
@@ -61,7 +69,7 @@ void SoftmaxRow(const T* x, size_t n, float* e, T* y) {
     const F32 exponential = ExpBelow(v - vshift);
     sum = sum + exponential;
     StoreSome(exponential, count, e + i);
-    Touch(x + n + i);
+    TouchF32(x + n + i);
   });
   const F32 factor = double{1 / SumOfLanes(sum)};
   ForEachF32(e, n, [&](size_t i, size_t count, const F32& v) HWY_ATTR {
