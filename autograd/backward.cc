@@ -146,6 +146,9 @@ class Walk final : public GradSink {
     return region_ != nullptr && edge.node.get() == &region_->node;
   }
   Pending& PendingOf(const Edge& edge) {
+    // An operation that walks the graph it is part of takes nodes away.
+    TERRACE_CHECK(Has(*edge.node), "[backward] '", edge.node->name(),
+                  "' must be in one walk at a time");
     return states_[static_cast<size_t>(edge.node->place.slot)]
                   [static_cast<size_t>(edge.index)];
   }
@@ -157,9 +160,6 @@ class Walk final : public GradSink {
       region_->outer.Deliver(ctx, input, std::move(grad), owned);
       return;
     }
-    // An operation that walks the graph it is part of takes nodes away.
-    TERRACE_CHECK(Has(*edge.node), "[backward] '", edge.node->name(),
-                  "' must be in one walk at a time");
     Pending& p = PendingOf(edge);
     if (!p.grad.defined()) {
       p = {std::move(grad), owned};

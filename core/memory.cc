@@ -34,12 +34,15 @@ constexpr int64_t kMostNbytes = int64_t{1} << 60;
 // Planning takes time in the square of it.
 constexpr size_t kMostPassBlocks = 16384;
 
+// How often in a row a pass may deviate and be planned anew each time.
+constexpr int kMostDeviations = 4;
+
 // How far ahead a deviating pass looks for the plan's thread.
 constexpr size_t kLookAhead = 16;
 
 int64_t BlockNbytes(int64_t nbytes) {
-  return nbytes < kSmallNbytes ? std::max<int64_t>(RoundUp(nbytes, 64), 64)
-                               : RoundUp(nbytes, PageNbytes());
+  const int64_t block = std::max<int64_t>(RoundUp(nbytes, 64), 64);
+  return block < kSmallNbytes ? block : RoundUp(block, PageNbytes());
 }
 
 // The blocks that come and go in the same order each time: those of the rank's
@@ -194,6 +197,7 @@ std::byte* Arena::TakePages(int64_t block, MemoryTag tag) {
       data = OnHeap(*region_, [&](PageHeap&) { return TakeFromRegion(block); });
     if (data == nullptr) {
       data = OnHeap(heap_, take);
+      missed_ = true;
       if (region_ != nullptr) ++stats_.outside;
     }
     if (data != nullptr) Trace(data, block);
@@ -230,8 +234,8 @@ std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
     TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the machine has no ",
                   FormatBytes(nbytes), " left for ", Name(tag),
                   report_.Summary());
-  if (budget_nbytes_ > 0 && report_.total.now + nbytes > budget_nbytes_)
-    EmptyCacheLocked();
+  if (budget_nbytes_ > 0)
+    ShrinkCacheLocked(report_.total.now + nbytes - budget_nbytes_);
   Count(tag, nbytes);
   return std::make_shared<Buffer>(shared_from_this(), data, nbytes, tag);
 }
@@ -280,6 +284,16 @@ void Arena::Free(std::byte* data, int64_t nbytes, MemoryTag tag) {
   OnHeap(heap_, give(keep));
 }
 
+void Arena::ShrinkCacheLocked(int64_t nbytes) {
+  // The region last: the pass under way comes back for it.
+  for (PageHeap* heap : {&heap_, region_.get()}) {
+    if (heap == nullptr || nbytes <= 0) continue;
+    nbytes -=
+        OnHeap(*heap, [&](PageHeap& of) { return of.DiscardAtLeast(nbytes); });
+  }
+  if (nbytes > 0) EmptyCacheLocked();
+}
+
 void Arena::EmptyCacheLocked() {
   for (const auto& [block, list] : small_) {
     for (std::byte* data : list) {
@@ -321,7 +335,9 @@ void Arena::EndPassLocked() {
     Pass& pass = passes_[pass_];
     const bool known = !deviated_ && next_ == pass.nbytes.size() &&
                        trace_.size() == pass.nbytes.size();
-    if (!known) {
+    pass.deviations = known ? 0 : pass.deviations + 1;
+    // One that never repeats is planned again only to make the region larger.
+    if (!known && (pass.deviations <= kMostDeviations || missed_)) {
       pass.nbytes.clear();
       for (const PassBlock& block : trace_) pass.nbytes.push_back(block.nbytes);
       pass.plan = PlanPass(trace_);
@@ -331,7 +347,7 @@ void Arena::EndPassLocked() {
   }
   trace_.clear();
   traced_.clear();
-  deviated_ = false;
+  deviated_ = missed_ = false;
   next_ = 0;
   clock_ = 0;
 }

@@ -4,9 +4,10 @@
 // count requested bytes, to the byte. Device and host are separate arenas with
 // separate budgets also where both are ordinary memory, so that the planner's
 // numbers mean the same everywhere. Freed blocks are kept for reuse under the
-// tag `cache`, which counts against the budget and is emptied before an
-// allocation is refused; beyond a small share of what is in use they go back to
-// the system at once.
+// tag `cache`, which counts against the budget and gives way before an
+// allocation is refused. Beyond a small share of what is in use they go back to
+// the system at once, but for open gradients and the region of passes, which
+// the next step wants again.
 //
 // Work that repeats is told apart by BeginPass: from its second time on, each
 // activation and workspace of a pass has a planned place in one region
@@ -146,10 +147,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
   struct Pass {
     std::vector<int64_t> nbytes;  // of the planned blocks, in order
     PassPlan plan;
+    int deviations = 0;  // in a row
   };
 
   void Count(MemoryTag tag, int64_t delta);
-  // Gives cached blocks back to the system.
+  // Gives that many cached bytes, or all of them, back to the system.
+  void ShrinkCacheLocked(int64_t nbytes);
   void EmptyCacheLocked();
   std::byte* TakeSmall(int64_t block);
   std::byte* TakePages(int64_t block, MemoryTag tag);
@@ -176,8 +179,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   int pass_ = -1;  // none
   int paused_ = 0;
   bool deviated_ = false;
-  size_t next_ = 0;    // block of the plan
-  int64_t clock_ = 0;  // allocations and frees of this pass
+  bool missed_ = false;  // a block found no room in the region
+  size_t next_ = 0;      // block of the plan
+  int64_t clock_ = 0;    // allocations and frees of this pass
   std::vector<PassBlock> trace_;
   std::map<const std::byte*, size_t> traced_;  // live blocks of the trace
   PassStats stats_;

@@ -20,7 +20,7 @@ std::byte* Map(int64_t nbytes) {
   const int64_t asked = nbytes + kHugePage;
   void* const got =
       ::mmap(nullptr, static_cast<size_t>(asked), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (got == MAP_FAILED) return nullptr;
   const auto at = reinterpret_cast<uintptr_t>(got);
   const auto head =
@@ -63,6 +63,8 @@ bool PageHeap::Grow(int64_t nbytes) {
 }
 
 std::byte* PageHeap::Take(int64_t nbytes) {
+  TERRACE_CHECK(nbytes > 0 && nbytes % PageNbytes() == 0,
+                "[page_heap] a block must be whole pages, got ", nbytes);
   auto fit = by_size_.lower_bound({nbytes, nullptr});
   if (fit == by_size_.end()) {
     if (fixed_ || !Grow(nbytes)) return nullptr;
@@ -169,6 +171,18 @@ void PageHeap::DiscardAll() {
     (void)::madvise(data, static_cast<size_t>(nbytes), MADV_DONTNEED);
   kept_ranges_.clear();
   kept_ = 0;
+}
+
+int64_t PageHeap::DiscardAtLeast(int64_t nbytes) {
+  int64_t discarded = 0;
+  while (discarded < nbytes && !kept_ranges_.empty()) {
+    const auto [data, size] = *kept_ranges_.begin();
+    const int64_t part =
+        std::min(size, RoundUp(nbytes - discarded, PageNbytes()));
+    Discard(data, part);
+    discarded += part;
+  }
+  return discarded;
 }
 
 bool PageHeap::Contains(const std::byte* data) const {

@@ -38,6 +38,9 @@ class PageHeap {
   // Gives the pages of a free block, or all free ones, back to the system.
   void Discard(std::byte* data, int64_t nbytes);
   void DiscardAll();
+  // At least `nbytes` of the kept ones, as far as there are so many: the number
+  // of bytes.
+  int64_t DiscardAtLeast(int64_t nbytes);
 
   bool Contains(const std::byte* data) const;
   int64_t mapped() const { return mapped_; }  // bytes of all mappings

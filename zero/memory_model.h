@@ -10,10 +10,9 @@
 //   optimizer   (k + s) Ŝ   (/ N where sharded)
 // In a step, by a walk over the uses of parameters (decision B5):
 //   open gradients     g Ŝ of every unit that is open or on its way
-//   exchange staging   c N p where the wire differs from the gradient, g p
-//   where
-//                      the sum is added to a slice; p elements a slice and
-//                      piece
+//   exchange staging   c N p   where the wire differs from the gradient, and
+//                      g p     where the sum is added to a slice,
+//                      of p elements a slice and piece
 #pragma once
 
 #include <array>

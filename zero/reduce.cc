@@ -36,7 +36,8 @@ Reducer::Reducer(StoreState& state)
 
 void Reducer::Use(UnitId unit) {
   const auto index = static_cast<size_t>(unit);
-  if (seen_[index]) return;
+  // Backward turns to units in the order that is to be learnt, not learnt from.
+  if (in_pass_ || seen_[index]) return;
   seen_[index] = true;
   recorded_.push_back(unit);
 }
@@ -188,7 +189,8 @@ void Reducer::EndBackward() {
     while (next_ < order_.size()) Reduce(order_[next_++]);
   in_pass_ = false;
   if (!last_) return;
-  learnt_ = ReductionOrder(recorded_, order_);
+  // Two forwards before two backwards: the first backward learns from both.
+  if (!recorded_.empty()) learnt_ = ReductionOrder(recorded_, order_);
   ForgetUses();
   ++micro_;
   touched_.assign(touched_.size(), false);

@@ -24,8 +24,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // lanes[b][l] += x[b * step + i]^2 for all i in [0, n) with i mod 8 = l, in
 // order, for each block b of kBlocks; n is a multiple of 8.
 template <size_t kBlocks>
-HWY_INLINE void AddBlocks(const float *x, size_t step, size_t n,
-                          double *lanes) {
+HWY_INLINE void AddBlocks(const float* x, size_t step, size_t n,
+                          double* lanes) {
   const hn::CappedTag<double, kNormLanes> d;
   const hn::Rebind<float, decltype(d)> df;
   constexpr size_t kWidth = hn::MaxLanes(d);
@@ -49,12 +49,12 @@ HWY_INLINE void AddBlocks(const float *x, size_t step, size_t n,
       hn::StoreU(sums[b][v], d, lanes + b * kNormLanes + v * kWidth);
 }
 
-void AddSquares(const float *x, size_t n, double *lanes) {
+void AddSquares(const float* x, size_t n, double* lanes) {
   AddBlocks<1>(x, 0, n, lanes);
 }
 
 // kNormBlocks blocks of n elements, one behind the other.
-void AddSquaresOfBlocks(const float *x, size_t n, double *lanes) {
+void AddSquaresOfBlocks(const float* x, size_t n, double* lanes) {
 #if HWY_TARGET <= HWY_AVX3  // 32 registers
   AddBlocks<kNormBlocks>(x, n, n, lanes);
 #else
@@ -89,14 +89,14 @@ constexpr int64_t kLanes = static_cast<int64_t>(kNormLanes);
 using Lanes = std::array<double, kNormLanes>;
 
 template <class T>
-void AddSquaresOneByOne(const T *x, int64_t flat, int64_t n, Lanes &lanes) {
+void AddSquaresOneByOne(const T* x, int64_t flat, int64_t n, Lanes& lanes) {
   for (int64_t i = 0; i < n; ++i) {
     const double value = static_cast<double>(x[i]);
     lanes[static_cast<size_t>((flat + i) % kLanes)] += value * value;
   }
 }
 
-void AddSquaresOf(const float *x, int64_t flat, int64_t n, Lanes &lanes) {
+void AddSquaresOf(const float* x, int64_t flat, int64_t n, Lanes& lanes) {
   // The ends that do not fill all lanes; the same additions either way.
   const int64_t head = std::min(n, RoundUp(flat, kLanes) - flat);
   const int64_t body = (n - head) / kLanes * kLanes;
@@ -107,18 +107,18 @@ void AddSquaresOf(const float *x, int64_t flat, int64_t n, Lanes &lanes) {
                      lanes);
 }
 
-double Total(const double *lanes) {
+double Total(const double* lanes) {
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
          ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
 // The sum of squares of elements [flat, flat + n), inside one block.
-double BlockSum(const void *x, DType dtype, int64_t flat, int64_t n) {
+double BlockSum(const void* x, DType dtype, int64_t flat, int64_t n) {
   Lanes lanes{};
   if (dtype == DType::kF64) {
-    AddSquaresOneByOne(static_cast<const double *>(x), flat, n, lanes);
+    AddSquaresOneByOne(static_cast<const double*>(x), flat, n, lanes);
   } else if (dtype == DType::kF32) {
-    AddSquaresOf(static_cast<const float *>(x), flat, n, lanes);
+    AddSquaresOf(static_cast<const float*>(x), flat, n, lanes);
   } else {
     float wide[kBlock];
     RoundTo(x, dtype, n, wide, DType::kF32);  // exact
@@ -128,23 +128,23 @@ double BlockSum(const void *x, DType dtype, int64_t flat, int64_t n) {
 }
 
 // Those of kNormBlocks whole blocks from x on.
-void WholeBlockSums(const void *x, DType dtype, double *sums) {
+void WholeBlockSums(const void* x, DType dtype, double* sums) {
   constexpr int64_t kNumel = static_cast<int64_t>(kNormBlocks) * kBlock;
   double lanes[kNormBlocks * kNormLanes] = {};
   float wide[kNumel];
   if (dtype != DType::kF32) RoundTo(x, dtype, kNumel, wide, DType::kF32);
   HWY_DYNAMIC_DISPATCH(AddSquaresOfBlocks)
-  (dtype == DType::kF32 ? static_cast<const float *>(x) : wide, kBlock, lanes);
+  (dtype == DType::kF32 ? static_cast<const float*>(x) : wide, kBlock, lanes);
   for (size_t b = 0; b < kNormBlocks; ++b)
     sums[b] = Total(lanes + b * kNormLanes);
 }
 
 }  // namespace
 
-SquaredNormResult SquaredNorm(const Context &ctx, const void *grad, DType dtype,
+SquaredNormResult SquaredNorm(const Context& ctx, const void* grad, DType dtype,
                               int64_t flat_begin, int64_t numel,
-                              const SquaredNormResult &before) {
-  const char *const bytes = static_cast<const char *>(grad);
+                              const SquaredNormResult& before) {
+  const char* const bytes = static_cast<const char*>(grad);
   const int64_t flat_end = flat_begin + numel;
   const int64_t first_block = flat_begin / kBlock;
   const int64_t blocks = CeilDiv(flat_end, kBlock) - first_block;
@@ -158,8 +158,8 @@ SquaredNormResult SquaredNorm(const Context &ctx, const void *grad, DType dtype,
             const int64_t block = first_block + base + b;
             const int64_t begin = std::max(flat_begin, block * kBlock);
             const int64_t end = std::min(flat_end, (block + 1) * kBlock);
-            const char *const x = bytes + (begin - flat_begin) * SizeOf(dtype);
-            double *const sum = sums.data() + b;
+            const char* const x = bytes + (begin - flat_begin) * SizeOf(dtype);
+            double* const sum = sums.data() + b;
             if (dtype != DType::kF64 && begin == block * kBlock &&
                 b + kSideBySide <= to &&
                 (block + kSideBySide) * kBlock <= flat_end) {
@@ -176,7 +176,7 @@ SquaredNormResult SquaredNorm(const Context &ctx, const void *grad, DType dtype,
   }
   if (dtype == DType::kF64) {
     // The squares of finite doubles may overflow.
-    const double *const x = static_cast<const double *>(grad);
+    const double* const x = static_cast<const double*>(grad);
     for (int64_t i = 0; i < numel && result.finite; ++i)
       result.finite = std::isfinite(x[i]);
   } else {

@@ -197,6 +197,52 @@ TEST(ArenaTest, APauseLeavesThePassAsItIs) {
   EXPECT_EQ(arena->pass_stats().planned, 3 * 20);
 }
 
+TEST(ArenaTest, ADroppedPassTeachesNothing) {
+  const auto arena = Arena::Create(Tier::kDevice);
+  for (int step = 0; step < 3; ++step) {
+    arena->BeginPass(0);
+    PlayPass(*arena);
+  }
+  arena->BeginPass(0);
+  PlayPass(*arena, 3);
+  arena->DropPass();
+  PlayPass(*arena, 7);  // of no pass
+  const int64_t planned = arena->pass_stats().planned;
+  for (int step = 1; step <= 2; ++step) {
+    arena->BeginPass(0);
+    PlayPass(*arena);
+    EXPECT_EQ(arena->pass_stats().planned, planned + 20 * step);
+  }
+}
+
+// Passes that never repeat find room in a region that grows to the largest.
+TEST(ArenaTest, PassesThatNeverRepeatStayInTheRegion) {
+  const auto arena = Arena::Create(Tier::kDevice);
+  for (int step = 0; step < 12; ++step) {
+    arena->BeginPass(0);
+    PlayPass(*arena, 40 + step % 5);
+  }
+  const PassStats before = arena->pass_stats();
+  for (int step = 0; step < 10; ++step) {
+    arena->BeginPass(0);
+    PlayPass(*arena, 40 + (3 * step) % 5);
+  }
+  EXPECT_EQ(arena->pass_stats().region_nbytes, before.region_nbytes);
+}
+
+// What is missing goes back to the system, not all that is kept.
+TEST(ArenaTest, TheCacheGivesWayByWhatIsMissing) {
+  const int64_t page = PageNbytes();
+  const auto arena = Arena::Create(Tier::kDevice, 100 * page);
+  auto a = arena->Allocate(60 * page, MemoryTag::kActivation);
+  const auto b = arena->Allocate(10 * page, MemoryTag::kParameter);
+  a.reset();
+  EXPECT_EQ(arena->Report()[MemoryTag::kCache].now, 60 * page);
+  const auto c = arena->Allocate(70 * page, MemoryTag::kParameter);
+  EXPECT_EQ(arena->Report()[MemoryTag::kCache].now, 20 * page);
+  EXPECT_EQ(arena->Report().total.peak, 100 * page);
+}
+
 TEST(ArenaTest, ABudgetBindsWithPassesToo) {
   // The live bytes of one pass and not one more.
   const auto probe = Arena::Create(Tier::kDevice);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <random>
 #include <vector>
@@ -78,6 +79,34 @@ TEST(PageHeapTest, KeptPagesAreThoseFreedAndNotGivenBack) {
   EXPECT_EQ(heap.kept(), page);
   heap.Discard(c, page);
   EXPECT_EQ(heap.kept(), 0);
+}
+
+TEST(PageHeapTest, AsMuchIsDiscardedAsIsAskedFor) {
+  const int64_t page = PageNbytes();
+  PageHeap heap(16 * page);
+  std::byte* const a = heap.Take(3 * page);
+  std::byte* const b = heap.Take(page);
+  std::byte* const c = heap.Take(4 * page);
+  heap.Give(a, 3 * page);
+  heap.Give(c, 4 * page);
+  EXPECT_EQ(heap.DiscardAtLeast(0), 0);
+  EXPECT_EQ(heap.DiscardAtLeast(page + 1), 2 * page);
+  EXPECT_EQ(heap.kept(), 5 * page);
+  EXPECT_EQ(heap.DiscardAtLeast(3 * page), 3 * page) << "of two ranges";
+  EXPECT_EQ(heap.DiscardAtLeast(99 * page), 2 * page);
+  EXPECT_EQ(heap.kept(), 0);
+  heap.Give(b, page);
+  EXPECT_EQ(heap.taken(), 0);
+}
+
+TEST(PageHeapTest, WhatTheMachineDoesNotHaveIsRefused) {
+  std::ifstream policy("/proc/sys/vm/overcommit_memory");
+  int overcommit = 1;
+  policy >> overcommit;
+  if (overcommit == 1) GTEST_SKIP() << "this machine promises any memory";
+  PageHeap heap;
+  EXPECT_EQ(heap.Take(int64_t{1} << 46), nullptr);
+  EXPECT_NE(heap.Take(PageNbytes()), nullptr);
 }
 
 // Against a plain map of what is out: no block overlaps another, each keeps its

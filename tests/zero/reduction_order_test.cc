@@ -170,5 +170,31 @@ TEST(ReductionOrderTest, D7WhatAPassDoesNotUseComesLastInTheNext) {
             (std::vector<Names>{all, all, {"h.1", "h.0", "h.2"}, all}));
 }
 
+// All losses of a window made before the first backward: backward passes turn
+// to units too, which teaches nothing.
+TEST(ReductionOrderTest, D7TwoForwardsBeforeTwoBackwardsKeepTheOrder) {
+  StoreSpec spec{.ranks = 2, .stage = 3, .accumulation = 2};
+  spec.moment = zero::ReductionMoment::kMicroStep;
+  Recorder recorder(&spec);
+  RunStore(spec, [&](zero::Runtime& rt) {
+    const Mlp mlp(rt.store(), 3, 8);
+    zero::Engine engine(rt);
+    Context& ctx = engine.context();
+    for (int step = 0; step < 3; ++step) {
+      std::vector<Variable> losses;
+      for (int micro = 0; micro < 2; ++micro)
+        losses.push_back(autograd::Sum(
+            ctx, autograd::Square(ctx, mlp(ctx, Input(engine, {3, 8})))));
+      for (const Variable& loss : losses) {
+        engine.Backward(loss);
+        engine.Step();
+      }
+      if (rt.rank() == 0) recorder.EndStep();
+    }
+  });
+  const Names twice = {"h.2", "h.1", "h.0", "h.2", "h.1", "h.0"};
+  EXPECT_EQ(recorder.steps, std::vector<Names>(3, twice));
+}
+
 }  // namespace
 }  // namespace terrace::testing

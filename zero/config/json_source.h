@@ -2,9 +2,9 @@
 //
 // Accepts JSON plus `#`, `//` and `/* */` comments and trailing commas, as
 // DeepSpeed's reader does. Refuses duplicate keys (both lines named), NaN and
-// Infinity, unquoted names, nesting deeper than 64. An error of the
-// text is Error{kConfig} and reads "[config] run.json:3:5: what was found, what
-// is valid".
+// Infinity, unquoted names, nesting deeper than 64. An error of the text is
+// Error{kConfig} and reads "[config] run.json:3:5: what was found, what is
+// valid".
 //
 //   JsonNode root = ReadJsonFile("run.json");
 //   const JsonNode* steps = root.Find("training.steps");
