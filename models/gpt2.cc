@@ -163,8 +163,8 @@ Variable Gpt2::Hidden(Context& ctx, const Tensor& ids,
 }
 
 WeightedLoss Gpt2::Loss(Context& ctx, const Batch& batch) const {
-  const Variable logits = Logits(ctx, batch.at("input_ids"));
-  return nn::CrossEntropyLoss(ctx, logits, batch.at("labels"));
+  const Variable h = Hidden(ctx, batch.at("input_ids"), nullptr);
+  return nn::LinearCrossEntropyLoss(ctx, h, head_, batch.at("labels"));
 }
 
 Variable Gpt2::Logits(Context& ctx, const Tensor& ids,

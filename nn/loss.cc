@@ -3,6 +3,7 @@
 #include "terrace/autograd/ops/binary.h"
 #include "terrace/autograd/ops/cast.h"
 #include "terrace/autograd/ops/cross_entropy.h"
+#include "terrace/autograd/ops/linear_cross_entropy.h"
 #include "terrace/autograd/ops/nondiff.h"
 #include "terrace/autograd/ops/reduce.h"
 #include "terrace/autograd/ops/unary.h"
@@ -13,6 +14,14 @@ namespace terrace::nn {
 WeightedLoss CrossEntropyLoss(Context& ctx, const Variable& logits,
                               const Tensor& labels) {
   WeightedLoss loss = autograd::CrossEntropy(ctx, logits, labels);
+  loss.nominal_weight = static_cast<double>(labels.numel());
+  return loss;
+}
+
+WeightedLoss LinearCrossEntropyLoss(Context& ctx, const Variable& hidden,
+                                    const Variable& weight,
+                                    const Tensor& labels) {
+  WeightedLoss loss = autograd::LinearCrossEntropy(ctx, hidden, weight, labels);
   loss.nominal_weight = static_cast<double>(labels.numel());
   return loss;
 }

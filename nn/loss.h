@@ -16,6 +16,13 @@ using autograd::WeightedLoss;
 WeightedLoss CrossEntropyLoss(Context& ctx, const Variable& logits,
                               const Tensor& labels);
 
+// The same of the logits hidden weight^T, which are never whole: hidden
+// [..., C] and weight [V, C], a language model's head. Saved are the two
+// gradients, [..., C] and, where weight is trained, [V, C].
+WeightedLoss LinearCrossEntropyLoss(Context& ctx, const Variable& hidden,
+                                    const Variable& weight,
+                                    const Tensor& labels);
+
 // The sum of (prediction - target)^2 with the number of elements as weight, in
 // f32 for 16-bit operands (f64 for f64). Throws kInvalidArgument unless the
 // shapes are equal.

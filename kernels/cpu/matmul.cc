@@ -293,11 +293,16 @@ void MatMulWithoutOnednn(const Context& ctx, const MatMulArgs& args) {
 }
 
 std::string MatMulBackend(const Context& ctx) {
-  const std::string onednn = OnednnBackend(ctx);
+  const std::string onednn = OnednnBackend(ctx, DType::kF32);
   return !onednn.empty()
              ? onednn
              : StrCat("eigen ", EIGEN_WORLD_VERSION, ".", EIGEN_MAJOR_VERSION,
                       ".", EIGEN_MINOR_VERSION);
+}
+
+bool MatMulHasBF16(const Context& ctx) {
+  // "brg:avx512_core_bf16": its other kernels convert to f32 on the way.
+  return OnednnBackend(ctx, DType::kBF16).find("_bf16") != std::string::npos;
 }
 
 }  // namespace terrace::kernels::cpu

@@ -167,8 +167,9 @@ bool OnednnGemm(const Context& ctx, const Gemm& g) {
   return true;
 }
 
-std::string OnednnBackend(const Context& ctx) {
+std::string OnednnBackend(const Context& ctx, DType dtype) {
   Gemm g;
+  g.dtype = dtype;
   g.m = g.n = g.k = 256;
   g.a.ld = g.b.ld = g.c_ld = 256;
   if (!Supports(g)) return "";
@@ -186,7 +187,7 @@ std::string OnednnBackend(const Context& ctx) {
 
 namespace terrace::kernels::cpu {
 bool OnednnGemm(const Context&, const Gemm&) { return false; }
-std::string OnednnBackend(const Context&) { return ""; }
+std::string OnednnBackend(const Context&, DType) { return ""; }
 }  // namespace terrace::kernels::cpu
 
 #endif

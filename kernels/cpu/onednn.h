@@ -14,8 +14,8 @@ namespace terrace::kernels::cpu {
 // choice depends on sizes, strides, dtypes, threads and machine alone.
 bool OnednnGemm(const Context& ctx, const Gemm& gemm);
 
-// "onednn 2.6.3 brg:avx512_core": what a middle-sized f32 product runs on, or
-// "" when OnednnGemm would not run it.
-std::string OnednnBackend(const Context& ctx);
+// "onednn 2.6.3 brg:avx512_core": what a middle-sized product of the dtype runs
+// on, or "" when OnednnGemm would not run it.
+std::string OnednnBackend(const Context& ctx, DType dtype);
 
 }  // namespace terrace::kernels::cpu

@@ -18,6 +18,7 @@
 #include "terrace/autograd/ops/embedding.h"
 #include "terrace/autograd/ops/layer_norm.h"
 #include "terrace/autograd/ops/linear.h"
+#include "terrace/autograd/ops/linear_cross_entropy.h"
 #include "terrace/autograd/ops/matmul.h"
 #include "terrace/autograd/ops/reduce.h"
 #include "terrace/autograd/ops/rms_norm.h"

@@ -11,6 +11,7 @@
 #include "terrace/autograd/ops/embedding.h"
 #include "terrace/autograd/ops/layer_norm.h"
 #include "terrace/autograd/ops/linear.h"
+#include "terrace/autograd/ops/linear_cross_entropy.h"
 #include "terrace/autograd/ops/matmul.h"
 #include "terrace/autograd/ops/reduce.h"
 #include "terrace/autograd/ops/rms_norm.h"
@@ -315,6 +316,40 @@ void AddFused(Samples& samples) {
                              TensorOf<int32_t>(ctx, {2, 3}, {0, 1, 2, 3, 4, 0}))
              .sum;
        }});
+  // One panel of rows and a part, one block of words and a part.
+  samples.push_back(
+      {"LinearCrossEntropy",
+       "[2, 25, 3] with [75, 3], some rows ignored",
+       {{{2, 25, 3}}, {{75, 3}}},
+       [](Context& ctx, In in) {
+         std::vector<int32_t> labels;
+         for (int32_t r = 0; r < 50; ++r)
+           labels.push_back(r % 7 == 3 ? kernels::kIgnoreLabel : r * 31 % 75);
+         return LinearCrossEntropy(ctx, in[0], in[1],
+                                   TensorOf<int32_t>(ctx, {2, 25}, labels))
+             .sum;
+       }});
+  samples.push_back({"LinearCrossEntropy",
+                     "of transposed operands",
+                     {{{5, 4}}, {{5, 6}}},
+                     [](Context& ctx, In in) {
+                       return LinearCrossEntropy(
+                                  ctx, Transpose(ctx, in[0], 0, 1),
+                                  Transpose(ctx, in[1], 0, 1),
+                                  TensorOf<int32_t>(ctx, {4}, {5, 0, 2, 2}))
+                           .sum;
+                     }});
+  samples.push_back({"LinearCrossEntropy",
+                     "all rows ignored",
+                     {{{2, 3}}, {{4, 3}}},
+                     [](Context& ctx, In in) {
+                       return LinearCrossEntropy(
+                                  ctx, in[0], in[1],
+                                  TensorOf<int32_t>(ctx, {2},
+                                                    {kernels::kIgnoreLabel,
+                                                     kernels::kIgnoreLabel}))
+                           .sum;
+                     }});
   samples.push_back(
       {"Cast",
        "f64 to f32",
