@@ -50,6 +50,9 @@ std::vector<BenchRow> BenchNorm(const BenchOptions& options);
 std::vector<BenchRow> BenchGelu(const BenchOptions& options);
 std::vector<BenchRow> BenchSoftmax(const BenchOptions& options);
 std::vector<BenchRow> BenchAdamW(const BenchOptions& options);
+// The fused head and loss over its three products alone, 1024 and 4096 tokens
+// (--sequence, --vocab, --width, --dtype choose others), in turn with them.
+std::vector<BenchRow> BenchHead(const BenchOptions& options);
 // Case B150: 5 ms added to each collective, 2 ranks, 8 layers, overlap on and
 // off, against max(compute, communication).
 std::vector<BenchRow> BenchOverlap(const BenchOptions& options);

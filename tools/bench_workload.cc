@@ -18,13 +18,6 @@ namespace {
 
 constexpr int64_t kHeadWidth = 64;
 
-DType ReadDType(const std::string& name) {
-  if (name == "f32" || name == "fp32") return DType::kF32;
-  if (name == "bf16") return DType::kBF16;
-  TERRACE_THROW(ErrorCode::kUsage, "[bench] --dtype must be f32 or bf16, got ",
-                name);
-}
-
 zero::LaunchOptions LaunchOf(const Workload& w) {
   zero::LaunchOptions options;
   options.ranks = w.ranks;
@@ -46,6 +39,13 @@ zero::LaunchOptions LaunchOf(const Workload& w) {
 }
 
 }  // namespace
+
+DType ReadDType(const std::string& name) {
+  if (name == "f32" || name == "fp32") return DType::kF32;
+  if (name == "bf16") return DType::kBF16;
+  TERRACE_THROW(ErrorCode::kUsage, "[bench] --dtype must be f32 or bf16, got ",
+                name);
+}
 
 std::string Workload::Name() const {
   std::string name = StrCat(preset, " ", dtype, " B ", batch, " T ", sequence);

@@ -29,6 +29,9 @@ inline constexpr double kBenchLearningRate = 1e-4;
 // Steps go round them.
 inline constexpr int kBenchBatches = 4;
 
+// "f32", "fp32" or "bf16"; throws kUsage.
+DType ReadDType(const std::string& name);
+
 struct Workload {
   std::string preset = "gpt2";
   models::Gpt2Config model = {};

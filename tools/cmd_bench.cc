@@ -32,6 +32,7 @@ constexpr Entry kBenches[] = {
     {"overlap", BenchOverlap},
     {"step", BenchStep},
     {"collectives", BenchCollectives},
+    {"head", BenchHead, true},
     {"train", BenchTrain, true},
     {"stages", BenchStages, true},
     {"memory", BenchMemory, true},

@@ -95,6 +95,20 @@ TEST(BenchTest, TrainComparesStepsWithTheirFloor) {
   EXPECT_NEAR(Number(rows[0], "loss_3"), Number(rows[2], "loss_3"), 0.02);
 }
 
+TEST(BenchTest, HeadComparesWithItsProducts) {
+  const std::vector<JsonNode> rows =
+      Rows({"head", "--sequence", "100", "--vocab", "300", "--width", "20",
+            "--rounds", "2", "--threads", "2"});
+  ASSERT_EQ(rows.size(), 2u);
+  for (const JsonNode& row : rows) {
+    EXPECT_LE(Number(row, "over_products_least"),
+              Number(row, "over_products_median"));
+    EXPECT_GT(Number(row, "over_products_of_best"), 0);
+    EXPECT_GT(Number(row, "workspace_over_f32_logits"), 0);
+  }
+  EXPECT_EQ(Number(rows[0], "chunk_rows"), 48);
+}
+
 // A peer that prints these losses, and checks what it is given.
 std::string FakePeer(const std::string& folder, const std::string& losses) {
   const std::string path = folder + "/peer.sh";
