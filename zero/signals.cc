@@ -21,9 +21,16 @@ static_assert(std::atomic<int>::is_always_lock_free &&
 
 constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
 
+bool IsIgnored(int signal) {
+  struct sigaction action = {};
+  return sigaction(signal, nullptr, &action) == 0 &&
+         action.sa_handler == SIG_IGN;
+}
+
 extern "C" void TakeNote(int signal) {
   const int error = errno;
-  for (const int stop : kStops) std::signal(stop, SIG_DFL);
+  for (const int stop : kStops)
+    if (!IsIgnored(stop)) std::signal(stop, SIG_DFL);
   if (const char* text = line; text != nullptr) {
     // Nobody is there to be told of a failure.
     [[maybe_unused]] const ssize_t n =
@@ -37,11 +44,8 @@ extern "C" void TakeNote(int signal) {
 }
 
 void Handle(int signal) {
+  if (IsIgnored(signal)) return;
   struct sigaction action = {};
-  if (sigaction(signal, nullptr, &action) == 0 && signal == SIGHUP &&
-      action.sa_handler == SIG_IGN)
-    return;
-  action = {};
   action.sa_handler = TakeNote;
   action.sa_flags = SA_RESTART;  // no system call of ours is cut short
   sigemptyset(&action.sa_mask);

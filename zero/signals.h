@@ -11,8 +11,9 @@
 // The handlers write the line and take note. The second signal, of either kind,
 // ends the process at once, as it would have without us: nobody is locked in.
 // Signals belong to the process, so what arrived is the one value here that all
-// ranks share. A SIGHUP that is ignored already (nohup) stays so. SIGPIPE is
-// ignored: a reader of the output that goes away does not end a training run.
+// ranks share. What is ignored already (nohup, trap "" INT, a script's jobs in
+// the background) stays so. SIGPIPE is ignored: a reader of the output that
+// goes away does not end a training run.
 #pragma once
 
 namespace terrace::zero {

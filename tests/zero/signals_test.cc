@@ -9,6 +9,13 @@
 namespace terrace::zero {
 namespace {
 
+// Whatever the test itself inherits.
+[[maybe_unused]] const bool kDefaults = [] {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    std::signal(signal, SIG_DFL);
+  return true;
+}();
+
 TEST(SignalsTest, TheFirstIsNoted) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     InstallStopSignals();
@@ -59,12 +66,21 @@ TEST(SignalsTest, TheSecondInstallationIsTheOneThatCounts) {
   EXPECT_EQ(StopSignal(), 0);
 }
 
-TEST(SignalsTest, AHangupIgnoredByNohupStaysIgnored) {
-  std::signal(SIGHUP, SIG_IGN);
-  InstallStopSignals();
-  std::raise(SIGHUP);
-  EXPECT_EQ(StopSignal(), 0);
-  std::signal(SIGHUP, SIG_DFL);
+// By nohup, by trap "" INT, or as a script's job in the background.
+TEST(SignalsTest, WhatTheCallerIgnoresStaysIgnored) {
+  for (const int ignored : {SIGINT, SIGTERM, SIGHUP}) {
+    std::signal(ignored, SIG_IGN);
+    InstallStopSignals();
+    std::raise(ignored);
+    EXPECT_EQ(StopSignal(), 0);
+    // Another one is taken note of, and leaves it as it is.
+    const int other = ignored == SIGTERM ? SIGINT : SIGTERM;
+    std::raise(other);
+    EXPECT_EQ(StopSignal(), other);
+    std::raise(ignored);
+    EXPECT_EQ(StopSignal(), other);
+    std::signal(ignored, SIG_DFL);
+  }
 }
 
 TEST(SignalsTest, AReaderThatGoesAwayIsAnErrorAndNotTheEnd) {
