@@ -96,6 +96,16 @@ other_config() {
   run TERRACE_CONFIG=cuda -- x
   logged "${build/build /build --config=cuda }" && run TERRACE_CONFIG=cuda -- x && logged "" && run -- x && logged ""
 }
+through_a_symlink() {
+  mkdir -p "$work/links" && ln -sfn "$tree/tools/terrace" "$work/links/absolute"
+  ln -sfn absolute "$work/links/relative" # a link to a link
+  local link
+  for link in absolute relative; do
+    code=0
+    out=$(cd "$work/elsewhere" && env LOG="$log" PATH="$work/bin:$PATH" "$work/links/$link" a b) || code=$?
+    [[ $code == 7 && $out == "$work/elsewhere|passive|a b" ]] || return 1
+  done
+}
 check FirstRunInstallsBuildsAndKeepsFolderAndArguments first_run
 check AFreshBinaryStartsNoBazel fresh_binary
 check ANewerSourceIsBuilt newer_source
@@ -105,5 +115,6 @@ check UnderMpirunNothingIsBuilt under_mpirun
 check UnderMpirunUnbuiltIsOneLine under_mpirun_unbuilt
 check AFailedBuildRunsNothing failed_build
 check TheCallersWaitPolicyWins wait_policy
+check ALinkFindsTheTree through_a_symlink
 check AnotherConfigurationHasItsOwnBinary other_config
 finish
