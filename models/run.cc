@@ -55,6 +55,17 @@ bool HoldsRun(const std::string& out) {
          !zero::ListCheckpoints(out + "/" + kCheckpointFolder).empty();
 }
 
+// `path` lies in the folder, by its name or behind its links.
+bool LiesIn(const fs::path& path, const fs::path& folder) {
+  std::error_code none;
+  for (fs::path at : {fs::path(AbsolutePath(path.string())),
+                      fs::weakly_canonical(path, none)}) {
+    for (; at.has_relative_path(); at = at.parent_path())
+      if (fs::equivalent(at, folder, none)) return true;
+  }
+  return false;
+}
+
 // What a checkpoint must say of its data for `terrace eval` to find it again.
 std::string DataJson(const zero::DataConfig& data, int64_t sequence_length,
                      uint64_t seed) {
@@ -226,6 +237,15 @@ void TrainingRun::TakeOutput() {
     TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
                   " holds a run: go on with it by --resume, choose another "
                   "folder by --out, or remove it");
+  // Another run's steps would make room for themselves among those here. A
+  // path that is not there is told of below.
+  const std::string from = CheckpointPath(request_.resume_from);
+  std::error_code none;
+  if (fs::exists(from, none) && !LiesIn(from, out()) && HoldsRun(out()))
+    TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
+                  " holds a run: to go on from ", from,
+                  ", choose another folder by --out, or resume from a "
+                  "checkpoint in it");
 }
 
 void TrainingRun::RemoveLeftovers() {

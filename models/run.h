@@ -47,7 +47,9 @@ ModelFacts DescribeModel(const zero::JsonNode& model);
 struct RunRequest {
   // Goes on from the latest checkpoint of the output folder, if there is one.
   bool resume = false;
-  std::string resume_from = {};  // with resume: this checkpoint instead
+  // With resume: this checkpoint instead; one of another folder needs an output
+  // folder that holds no run.
+  std::string resume_from = {};
   bool log_all_ranks = false;
   // Measures zones: OUT/profile.rankK.json and RunOutcome::zones.
   bool profile = false;

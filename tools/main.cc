@@ -10,6 +10,7 @@
 #include "terrace/tools/commands.h"
 #include "terrace/tools/machine.h"
 #include "terrace/tools/output.h"
+#include "terrace/zero/process.h"
 #include "terrace/zero/runtime.h"
 
 namespace terrace::tools {
@@ -80,6 +81,7 @@ void PrintError(std::string message) {
 }  // namespace terrace::tools
 
 int main(int argc, char** argv) {
+  terrace::zero::HoldStandardDescriptors();
   try {
     const int code = terrace::tools::Run(argc, argv);
     if (code == 0) terrace::tools::CheckOutput();

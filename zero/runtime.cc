@@ -19,6 +19,7 @@
 #include "terrace/zero/agreement.h"
 #include "terrace/zero/config/json_source.h"
 #include "terrace/zero/launch_flags.h"
+#include "terrace/zero/process.h"
 #include "terrace/zero/resolve.h"
 
 namespace terrace::zero {
@@ -171,6 +172,18 @@ void EnsureWaitPolicy(char** argv) {
 
 int Launch(const LaunchOptions& options, const RankFunction& fn,
            FirstFailure* failure) {
+  HoldStandardDescriptors();
+  if (std::string why = LauncherRefusal(options.ranks); !why.empty()) {
+    const FirstFailure refused = {.failed = true,
+                                  .rank = 0,
+                                  .code = ErrorCode::kUsage,
+                                  .message = std::move(why)};
+    if (failure != nullptr)
+      *failure = refused;
+    else
+      Report(refused, 1);  // it is not the matter of a rank
+    return ExitCode(refused.code);
+  }
   const int threads =
       options.threads > 0 ? options.threads : DefaultThreads(options.ranks);
   ThreadGroupOptions group;
@@ -217,6 +230,7 @@ std::string LaunchHelp() {
 }
 
 int Launch(int argc, char** argv, const RankFunction& fn) {
+  HoldStandardDescriptors();
   EnsureWaitPolicy(argv);
   try {
     const LaunchFlags flags = ParseLaunchFlags({argv + 1, argv + argc});

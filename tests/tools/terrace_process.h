@@ -11,11 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace terrace::testing {
@@ -53,24 +55,32 @@ inline std::string FreshFolder(const std::string& name) {
   return path;
 }
 
+// Output goes to `out` and to `log`.err.
+inline pid_t StartProcess(std::vector<std::string> words,
+                          const std::string& log, const std::string& out) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const std::string err = log + ".err";
+  const pid_t child = fork();
+  if (child != 0) return child;
+  // Whatever the test itself inherits.
+  for (const int stop : {SIGINT, SIGTERM, SIGHUP}) signal(stop, SIG_DFL);
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC;
+  dup2(open(out.c_str(), flags, 0644), STDOUT_FILENO);
+  dup2(open(err.c_str(), flags, 0644), STDERR_FILENO);
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
 // Output goes to `given_out`, or else `log`.out, and to `log`.err.
 inline pid_t StartTerrace(const std::vector<std::string>& args,
                           const std::string& log,
                           const std::string& given_out = "") {
   std::vector<std::string> words = {TerraceBinary()};
   words.insert(words.end(), args.begin(), args.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const std::string out = given_out.empty() ? log + ".out" : given_out,
-                    err = log + ".err";
-  const pid_t child = fork();
-  if (child != 0) return child;
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC;
-  dup2(open(out.c_str(), flags, 0644), STDOUT_FILENO);
-  dup2(open(err.c_str(), flags, 0644), STDERR_FILENO);
-  execv(argv[0], argv.data());
-  _exit(127);
+  return StartProcess(std::move(words), log,
+                      given_out.empty() ? log + ".out" : given_out);
 }
 
 inline Outcome FinishTerrace(pid_t child, const std::string& log) {
@@ -90,6 +100,14 @@ inline Outcome RunTerraceInto(const std::string& out,
 inline Outcome RunTerrace(const std::vector<std::string>& args) {
   const std::string log = ::testing::TempDir() + "/terrace";
   return FinishTerrace(StartTerrace(args, log), log);
+}
+
+// A line of sh, in which $0 is the binary.
+inline Outcome RunShell(const std::string& line) {
+  const std::string log = ::testing::TempDir() + "/terrace_shell";
+  return FinishTerrace(
+      StartProcess({"/bin/sh", "-c", line, TerraceBinary()}, log, log + ".out"),
+      log);
 }
 
 }  // namespace terrace::testing

@@ -89,6 +89,83 @@ TEST(OutputTest, ASecondRunIsRefusedUntilTheFirstIsGone) {
   EXPECT_THAT(Names(out), Not(::testing::Contains(HasSubstr(".tmp"))));
 }
 
+std::string Tree(const std::string& folder) {
+  std::string all;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file() && entry.path().filename() != ".lock")
+      all += StrCat(entry.path().string(), "\n", ReadText(entry.path()), "\n");
+  return all;
+}
+
+TEST(OutputTest, AnotherRunIsNotResumedOverAFinishedOne) {
+  const std::string folder = MakeRun("over");
+  ASSERT_EQ(Train(folder, {"--steps", "10"}, "a").code, 0);
+  ASSERT_EQ(Train(folder, {"--steps", "11"}, "b").code, 0);
+  fs::create_symlink(folder + "/b", folder + "/link");
+  const std::string before = Tree(folder + "/a");
+  for (const char* from : {"/b", "/b/checkpoint", "/b/checkpoint/step-10",
+                           "/a/../b", "/link", "/link/checkpoint/step-10"}) {
+    const Outcome run = Train(folder, {"--resume", folder + from}, "a");
+    ExpectOneLine(run, 2, folder + "/a holds a run: ");
+    EXPECT_THAT(run.err, HasSubstr(folder + from));
+    EXPECT_THAT(run.err, HasSubstr("choose another folder by --out, or resume "
+                                   "from a checkpoint in it"));
+    EXPECT_EQ(Tree(folder + "/a"), before);
+  }
+  // Its own, under any name, and another one in a folder without a run.
+  fs::create_symlink(folder + "/a", folder + "/same");
+  const Outcome own =
+      Train(folder, {"--resume", folder + "/same", "--steps", "11"}, "a");
+  EXPECT_EQ(own.code, 0) << own.err;
+  const Outcome fresh =
+      Train(folder, {"--resume", folder + "/b", "--steps", "12"}, "c");
+  EXPECT_EQ(fresh.code, 0) << fresh.err;
+}
+
+TEST(DescriptorTest, WhatIsPrintedGoesIntoNoFileWhereTheyAreClosed) {
+  const std::string folder = MakeRun("closed");
+  const std::string whole = folder + "/whole", closed = folder + "/closed";
+  ASSERT_EQ(Train(folder, {}, "whole").code, 0);
+  // Nothing took what was printed: the run is whole, and its end is not 0.
+  const Outcome run =
+      testing::RunShell(StrCat("exec \"$0\" train --config ", folder,
+                               "/run.json --out ", closed, " <&- >&- 2>&-"));
+  EXPECT_EQ(run.code, 5);
+  const std::string step = "/checkpoint/step-20/";
+  ASSERT_EQ(Names(closed + step), Names(whole + step));
+  for (const std::string& name : Names(whole + step)) {
+    if (!name.ends_with(".safetensors")) continue;
+    EXPECT_EQ(ReadText(closed + step + name), ReadText(whole + step + name))
+        << name;
+  }
+  EXPECT_EQ(Names(closed), Names(whole));
+  EXPECT_THAT(ReadText(closed + "/metrics.jsonl"), Not(HasSubstr("loss ")));
+  const std::string ask =
+      StrCat("exec \"$0\" generate --checkpoint ", whole, " --max-tokens 3 ");
+  EXPECT_EQ(testing::RunShell(ask + ">&-").code, 5);
+  EXPECT_EQ(testing::RunShell(ask + "<&- 2>&-").code, 0);
+}
+
+TEST(LauncherTest, RanksOfALauncherAreRefusedByName) {
+  const std::string folder = MakeRun("launcher");
+  const std::string train =
+      StrCat(" \"$0\" train --config ", folder, "/run.json --out ", folder,
+             "/out --steps 1");
+  for (const char* setting :
+       {"OMPI_COMM_WORLD_SIZE=3", "PMI_SIZE=3", "MV2_COMM_WORLD_SIZE=3",
+        "PMIX_RANK=1 SLURM_STEP_NUM_TASKS=3"}) {
+    const std::string text = setting;
+    const size_t from = text.find(' ') == text.npos ? 0 : text.find(' ') + 1;
+    const std::string name = text.substr(from, text.size() - from - 2);
+    ExpectOneLine(testing::RunShell(StrCat("env ", text, train)), 2,
+                  name + " is 3, but ranks are threads of one process");
+    EXPECT_FALSE(fs::exists(folder + "/out"));
+  }
+  const Outcome one = testing::RunShell(
+      "env OMPI_COMM_WORLD_SIZE=1 PMI_SIZE=1 SLURM_STEP_NUM_TASKS=3" + train);
+  EXPECT_EQ(one.code, 0) << one.err;
+}
+
 TEST(OutputTest, ARunThatNeverBeganLeavesNoFolder) {
   const std::string folder = MakeRun("nothing");
   const Outcome run = Train(folder, {"--set", "data.train=[\"none\"]"});

@@ -1,0 +1,23 @@
+// What a process that runs ranks asks of whoever started it.
+//
+// Standard descriptors: where 0, 1 or 2 are closed (`terrace train >&-`), the
+// next files opened would take their numbers, and what is printed would go into
+// a checkpoint. HoldStandardDescriptors fills the gaps, for reading alone:
+// input is empty, and output fails (EBADF) and is noticed.
+//
+// Launchers: mpirun and its like start N processes of one job. Ranks are
+// threads here, so each would train alone, all of them into one folder.
+// LauncherRefusal names the variable that says so and both numbers, or is "".
+#pragma once
+
+#include <string>
+
+namespace terrace::zero {
+
+// Call first in main; Launch does it too.
+void HoldStandardDescriptors() noexcept;
+
+// `ranks` of this process. "" without a launcher, or with one process.
+std::string LauncherRefusal(int ranks);
+
+}  // namespace terrace::zero
