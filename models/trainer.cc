@@ -19,14 +19,6 @@ bool Finite(const zero::StepResult& step) {
   return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
 }
 
-// One line: where, what, and what to try.
-std::string Diverged(const zero::StepResult& step, const std::string& what) {
-  return StrCat("[train] the run diverged at step ", step.iteration, ": ", what,
-                " (loss ", step.loss, ", lr ", step.lr,
-                "); it ends here and earlier checkpoints stay: go on from one "
-                "with a lower lr, a longer warmup or gradient_clipping");
-}
-
 }  // namespace
 
 Evaluation Evaluate(zero::Engine& engine, const Model& model,
@@ -128,6 +120,19 @@ void Trainer::RecordEvaluation(const Evaluation& evaluation) {
   json.EndObject();
   AppendLine(evaluations_, "evaluation.jsonl", evaluation.iteration,
              std::move(json).Text());
+}
+
+// One line: where, what, and what to try.
+std::string Trainer::Diverged(const zero::StepResult& step,
+                              const std::string& what) const {
+  const bool saved =
+      !options_.out.empty() &&
+      !zero::ListCheckpoints(options_.out + "/checkpoint").empty();
+  return StrCat("[train] the run diverged at step ", step.iteration, ": ", what,
+                " (loss ", step.loss, ", lr ", step.lr, "); it ends here and ",
+                saved ? "earlier checkpoints stay: go on from one "
+                      : "there is no checkpoint: begin anew ",
+                "with a lower lr, a longer warmup or gradient_clipping");
 }
 
 // All that it decides by is the same on every rank.

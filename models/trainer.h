@@ -102,6 +102,8 @@ class Trainer {
   void RecordEvaluation(const Evaluation& evaluation);
   void Watch(const zero::StepResult& step, TrainResult& result);
   void RunEvaluation(const zero::StepResult& step, TrainResult& result);
+  std::string Diverged(const zero::StepResult& step,
+                       const std::string& what) const;
   void Save(bool ends, TrainResult& result);
   void Notice(const std::string& text) const;
 

@@ -230,7 +230,9 @@ TEST(DivergenceTest, EndsAfterSoManyStepsInARowAndKeepsGoodCheckpoints) {
     EXPECT_THAT(result.failure, ::testing::StartsWith(
                                     "[train] the run diverged at step 124: "));
     EXPECT_THAT(result.failure, ::testing::HasSubstr("(loss nan, lr 0.001)"));
-    EXPECT_THAT(result.failure, ::testing::HasSubstr("lower lr"));
+    EXPECT_THAT(result.failure,
+                ::testing::HasSubstr("earlier checkpoints stay: go on from one "
+                                     "with a lower lr"));
     EXPECT_EQ(engine.counters().applied_steps, 24);
     if (engine.runtime().rank() == 0) {
       EXPECT_EQ(last.skipped_steps, kMostNonFiniteSteps);
@@ -302,6 +304,8 @@ TEST(DivergenceTest, WeightsThatAreNotFiniteEndTheRunAtOnce) {
       EXPECT_EQ(result.iteration, 1);
       EXPECT_THAT(result.failure,
                   ::testing::HasSubstr("the weights are not finite"));
+      EXPECT_THAT(result.failure,
+                  ::testing::HasSubstr("there is no checkpoint: begin anew"));
     });
   }
 }
