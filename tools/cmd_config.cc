@@ -60,7 +60,8 @@ int Config(const Args& args) {
   flags.Int("--ranks", &f.ranks, "N",
             "with --check: for so many ranks; 0: as the file says",
             {.least = 0, .most = std::numeric_limits<int>::max()});
-  flags.List("--set", &f.set, "KEY=VALUE", "with --check: override a value");
+  flags.List("--set", &f.set, "KEY=VALUE",
+             "with --check: override a value; may be repeated");
   flags.Switch("--lenient-config", &f.lenient,
                "with --check: unknown keys are notices, not errors");
   if (!flags.Parse(args)) return 0;

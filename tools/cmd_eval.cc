@@ -22,8 +22,8 @@ int Eval(const Args& args) {
       .Text("--checkpoint", &checkpoint, "DIR",
             "a run's folder, its checkpoint, or a step's folder")
       .Required();
-  flags.List("--text", &text, "FILES",
-             "text files or a pattern; without: what the run held out");
+  flags.Words("--text", &text, "FILES",
+              "text files or patterns; without: what the run held out");
   flags.Int("--batch", &batch, "N", "samples of one forward",
             {.least = 1, .most = 1 << 20});
   flags.Int("--threads", &threads, "T", "compute threads; 0: all cores",

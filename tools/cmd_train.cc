@@ -31,27 +31,37 @@ struct TrainFlags {
 };
 
 bool Declare(Flags& flags, TrainFlags& f, const Args& args) {
-  flags.Text("--config", &f.config, "RUN.json", "the run file").Required();
-  flags.Text("--ranks", &f.ranks, "N", "ranks, as threads of this process");
-  flags.Text("--threads", &f.threads, "T", "compute threads of a rank");
-  flags.Text("--steps", &f.steps, "N", "iterations in all");
-  flags.Text("--out", &f.out, "DIR", "where the run is written");
+  flags.Text("--config", &f.config, "RUN.json", "the run file")
+      .Required()
+      .NotEmpty();
+  flags.Text("--ranks", &f.ranks, "N", "ranks, as threads of this process")
+      .NotEmpty();
+  flags.Text("--threads", &f.threads, "T", "compute threads of a rank")
+      .NotEmpty();
+  flags.Text("--steps", &f.steps, "N", "iterations in all").NotEmpty();
+  flags.Text("--out", &f.out, "DIR", "where the run is written").NotEmpty();
   flags.OptionalText("--resume", &f.resume, "[auto|PATH]",
                      "go on from the latest checkpoint of --out, or from PATH");
-  flags.Text("--deepspeed_config", &f.deepspeed, "FILE",
-             "a DeepSpeed configuration instead of the run file's");
-  flags.Text("--device", &f.device, "cpu|cuda", "where to compute");
-  flags.Text("--device-memory", &f.device_memory, "SIZE",
-             "budget of a rank's device: 512MiB");
-  flags.Text("--host-memory", &f.host_memory, "SIZE",
-             "budget of a rank's host memory");
+  flags
+      .Text("--deepspeed_config", &f.deepspeed, "FILE",
+            "a DeepSpeed configuration instead of the run file's")
+      .NotEmpty();
+  flags.Text("--device", &f.device, "cpu|cuda", "where to compute").NotEmpty();
+  flags
+      .Text("--device-memory", &f.device_memory, "SIZE",
+            "budget of a rank's device: 512MiB")
+      .NotEmpty();
+  flags
+      .Text("--host-memory", &f.host_memory, "SIZE",
+            "budget of a rank's host memory")
+      .NotEmpty();
   flags.Switch("--log-all-ranks", &f.log_all_ranks,
                "metrics.rankK.jsonl for each rank");
   flags.Switch("--profile", &f.profile,
                "where the time goes: a table, and OUT/profile.rankK.json for "
                "chrome://tracing");
   flags.List("--set", &f.set, "KEY=VALUE",
-             "override any value: training.steps=20");
+             "override any value: training.steps=20; may be repeated");
   flags.Switch("--lenient-config", &f.lenient,
                "unknown keys are notices, not errors");
   return flags.Parse(args);

@@ -110,7 +110,7 @@ struct Flags::Impl {
     if (option == nullptr)
       TERRACE_THROW(ErrorCode::kUsage, "[", command, "] ", text, " (terrace ",
                     command, " --help)");
-    if (option->count() > 1)
+    if (option->count() > 1 && option->get_expected_max() == 1)
       TERRACE_THROW(ErrorCode::kUsage, "[", command, "] ", name,
                     " may be given once, it is given ", option->count(),
                     " times");
@@ -124,7 +124,7 @@ struct Flags::Impl {
   std::vector<std::string> names = {"--help"};
   std::deque<std::string> texts;  // of numbers; they stay where they are
   std::vector<std::function<void()>> readers;
-  std::vector<CLI::Option*> required;
+  std::vector<CLI::Option*> required, not_empty;
   // Beside each value of OptionalText, the words of its flag.
   struct Words {
     CLI::Option* option;
@@ -175,6 +175,13 @@ Flags& Flags::List(const char* name, std::vector<std::string>* out,
   return *this;
 }
 
+Flags& Flags::Words(const char* name, std::vector<std::string>* out,
+                    const char* value, const char* help) {
+  impl_->names.emplace_back(name);
+  impl_->Add(impl_->app.add_option(name, *out, help), value)->type_size(1);
+  return *this;
+}
+
 Flags& Flags::OptionalText(const char* name, std::optional<std::string>* out,
                            const char* value, const char* help) {
   impl_->names.emplace_back(name);
@@ -195,6 +202,11 @@ Flags& Flags::Positional(const char* name, std::string* out, const char* help) {
 Flags& Flags::Required() {
   // Not by CLI11: a misspelt flag is the better message than a missing one.
   impl_->required.push_back(impl_->last);
+  return *this;
+}
+
+Flags& Flags::NotEmpty() {
+  impl_->not_empty.push_back(impl_->last);
   return *this;
 }
 
@@ -223,6 +235,11 @@ bool Flags::Parse(const Args& args) {
       TERRACE_THROW(ErrorCode::kUsage, "[", impl_->command, "] needs ",
                     option->get_name(), " (terrace ", impl_->command,
                     " --help)");
+  for (const CLI::Option* option : impl_->not_empty)
+    if (std::ranges::count(option->results(), "") > 0)
+      TERRACE_THROW(ErrorCode::kUsage, "[", impl_->command, "] ",
+                    option->get_name(), " must be ", option->get_type_name(),
+                    ", got '' (an unset variable?)");
   for (const auto& read : impl_->readers) read();
   for (const auto& words : impl_->optionals) {
     if (words->option->count() == 0) continue;

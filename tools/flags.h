@@ -59,6 +59,9 @@ class Flags {
   // May be given several times.
   Flags& List(const char* name, std::vector<std::string>* out,
               const char* value, const char* help);
+  // The same, with several values each time; takes all words up to a flag.
+  Flags& Words(const char* name, std::vector<std::string>* out,
+               const char* value, const char* help);
   // Alone or with a value: absent, "" or the value.
   Flags& OptionalText(const char* name, std::optional<std::string>* out,
                       const char* value, const char* help);
@@ -66,6 +69,8 @@ class Flags {
   Flags& Positional(const char* name, std::string* out, const char* help);
   // The flag declared last must be given.
   Flags& Required();
+  // Its value must not be "", as that of an unset variable is.
+  Flags& NotEmpty();
 
   // False when the help was asked for; it is printed then.
   bool Parse(const Args& args);

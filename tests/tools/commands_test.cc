@@ -225,6 +225,31 @@ TEST_F(CommandsTest, WhatTheSystemRefusesNamesItsKeyOrFlag) {
   refused({"eval", "--checkpoint", Out(), "--text", loop}, "--text");
 }
 
+TEST_F(CommandsTest, TextTakesSeveralFiles) {
+  const std::string folder = FreshFolder("several");
+  const std::string a = folder + "/a.txt", b = folder + "/b.txt";
+  WriteText(a, "The number 5 follows the number 4.\n");
+  WriteText(b, "The number 7 follows.\n");
+  const auto eval = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = {"eval", "--checkpoint", Out()};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunTerrace(args);
+  };
+  const Outcome both = eval({"--text", a, b, "--json"});
+  ASSERT_EQ(both.code, 0) << both.err;
+  EXPECT_EQ(eval({"--json", "--text", a, "--text", b}).out, both.out);
+  EXPECT_EQ(eval({"--json", "--text", folder + "/*.txt"}).out, both.out);
+  EXPECT_NE(eval({"--json", "--text", a}).out, both.out);
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--text"}, {"--text", a, b, "--text"}})
+    ExpectOneLine(eval(more), 2, "--text needs a value: --text FILES");
+  ExpectOneLine(RunTerrace({"train", "--set", "a=1", "--set", "b=2", "--set"}),
+                2, "--set needs a value: --set KEY=VALUE");
+  for (const char* command : {"train", "config"})
+    EXPECT_THAT(RunTerrace({command, "--help"}).out,
+                HasSubstr("may be repeated"));
+}
+
 TEST_F(CommandsTest, DoctorsFolderMustBeThere) {
   for (const char* mib : {"0", "1"})
     ExpectOneLine(

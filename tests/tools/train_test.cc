@@ -279,6 +279,7 @@ TEST(BadInputTest, TrainNamesTheFault) {
        2,
        "nearest: train_batch_size 4"},
       {"ranks", {"--ranks", "0"}, 2, "training.ranks"},
+      {"no steps", {"--steps", ""}, 2, "--steps must be N, got ''"},
       {"context", {"--set", "data.sequence_length=64"}, 2, "at most"},
       {"device", {"--device", "cuda"}, 2, "cpu"},
       {"missing text", {"--set", data + "none*.txt\"]"}, 3, "none*.txt"},
@@ -294,6 +295,13 @@ TEST(BadInputTest, TrainNamesTheFault) {
     EXPECT_FALSE(std::filesystem::exists(folder + "/out/metrics.jsonl"));
     EXPECT_FALSE(std::filesystem::exists(folder + "/out/checkpoint"));
   }
+}
+
+TEST(BadInputTest, AnEmptyFolderNameIsNotTheDefault) {
+  const std::string folder = MakeRun("unset");
+  ExpectOneLine(
+      RunTerrace({"train", "--config", folder + "/run.json", "--out", ""}), 2,
+      "--out must be DIR, got ''");
 }
 
 TEST(BadInputTest, FilesThatAreNotThere) {

@@ -111,6 +111,24 @@ TEST_F(RunFileTest, FlagsWinAndAreShownAsOrigin) {
   EXPECT_NO_THROW(ParseJson(all.ToJson(), "resolved"));
 }
 
+TEST_F(RunFileTest, PathsAreRelativeToTheirFileOrFromAFlagToWhereWeAre) {
+  const std::string path = Write(
+      "run.json",
+      R"({"model": "gpt2", "data": {"train": ["a/*"], "validation": ["b"]},
+          "training": {"out": "c"}})");
+  const RunFile file = ReadRunFile(path);
+  EXPECT_THAT(file.data.train, ElementsAre(folder_ + "/a/*"));
+  EXPECT_THAT(file.data.validation, ElementsAre(folder_ + "/b"));
+  EXPECT_EQ(file.training.out, folder_ + "/c");
+  const RunFile flags = ReadRunFile(
+      path, {.overrides = {ParseOverride("data.train=[\"a/*\", \"d\"]"),
+                           ParseOverride("data.validation=b"),
+                           ParseOverride("training.out=c")}});
+  EXPECT_THAT(flags.data.train, ElementsAre("a/*", "d"));
+  EXPECT_THAT(flags.data.validation, ElementsAre("b"));
+  EXPECT_EQ(flags.training.out, "c");
+}
+
 TEST_F(RunFileTest, TakesAnyDeepSpeedFileByPathOrFlag) {
   std::filesystem::create_directories(folder_ + "/ds");
   Write("ds/a.json", "{\"train_batch_size\": 4, \"steps_per_print\": 3}");
