@@ -29,6 +29,11 @@ namespace {
 // without them: a thread that is stuck cannot be stopped any other way.
 constexpr auto kAbortGrace = std::chrono::seconds(5);
 
+// Of a program without a file. The optimizer's type stands here so that --set
+// can change one of its values alone.
+constexpr char kDefaultConfig[] =
+    R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}})";
+
 StoreOptions OptionsOf(const LaunchOptions& options) {
   StoreOptions store = ResolveStoreOptions(options.config, options.seed);
   if (options.f64) {
@@ -226,7 +231,8 @@ std::string LaunchHelp() {
          "  --threads T               compute threads of a rank\n"
          "  --seed S                  of weights, dropout and samples\n"
          "  --deepspeed_config FILE   a DeepSpeed configuration\n"
-         "  --set KEY=VALUE           overrides one of its values\n";
+         "  --set KEY=VALUE           overrides one of its values; may be "
+         "repeated\n";
 }
 
 int Launch(int argc, char** argv, const RankFunction& fn) {
@@ -239,9 +245,8 @@ int Launch(int argc, char** argv, const RankFunction& fn) {
     options.threads = flags.threads;
     options.seed = flags.seed.value_or(options.seed);
     options.config = ReadEngineConfig(
-        flags.file.empty()
-            ? ParseJson("{\"train_micro_batch_size_per_gpu\": 1}", "default")
-            : ReadJsonFile(flags.file, "--deepspeed_config"),
+        flags.file.empty() ? ParseJson(kDefaultConfig, "default")
+                           : ReadJsonFile(flags.file, "--deepspeed_config"),
         {.world_size = flags.ranks, .overrides = flags.overrides});
     return Launch(options, fn);
   } catch (...) {

@@ -101,6 +101,28 @@ TEST(LaunchFlagsTest, LaunchAnswersWithCodeTwoAndRunsNothing) {
   EXPECT_FALSE(ran);
 }
 
+TEST(LaunchFlagsTest, SetChangesSingleValuesOfTheDefaultOptimizer) {
+  setenv("OMP_WAIT_POLICY", "passive", 0);  // or Launch starts us again
+  const auto optimizer = [](std::string set) {
+    std::string program = "program", flag = "--set";
+    char* argv[] = {program.data(), flag.data(), set.data(), nullptr};
+    OptimizerOptions out;
+    EXPECT_EQ(Launch(set.empty() ? 1 : 3, argv,
+                     [&](Runtime& rt) { out = rt.config().optimizer; }),
+              0);
+    return out;
+  };
+  const OptimizerOptions none = optimizer("");
+  EXPECT_EQ(none.kind, OptimizerKind::kAdam);
+  EXPECT_TRUE(none.decoupled);
+  EXPECT_EQ(none.lr, 1e-3);
+  const OptimizerOptions faster = optimizer("optimizer.params.lr=0.1");
+  EXPECT_EQ(faster.kind, OptimizerKind::kAdam);
+  EXPECT_TRUE(faster.decoupled);
+  EXPECT_EQ(faster.lr, 0.1);
+  EXPECT_EQ(optimizer("optimizer.type=SGD").kind, OptimizerKind::kSgd);
+}
+
 TEST(LaunchFlagsTest, TheHelpNamesEachFlag) {
   for (const char* name : {"--ranks N", "--threads T", "--seed S",
                            "--deepspeed_config FILE", "--set KEY=VALUE"})
