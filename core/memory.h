@@ -11,9 +11,8 @@
 //
 // Work that repeats is told apart by BeginPass: from its second time on, each
 // activation and workspace of a pass has a planned place in one region
-// (pass_plan.h), so that a training step neither asks the system for
-// memory nor touches more than its live bytes. What deviates is served by best
-// fit.
+// (pass_plan.h), whose size is mostly a few percent above its live bytes. What
+// deviates is served by best fit.
 //
 // Thread-safe. A Buffer keeps its Arena alive.
 //

@@ -6,6 +6,7 @@
 
 #include "hwy/foreach_target.h"  // before highway.h
 #include "hwy/highway.h"
+#include "terrace/kernels/cpu/philox-inl.h"
 
 #ifndef TERRACE_KERNELS_CPU_DROPOUT_CC_
 #define TERRACE_KERNELS_CPU_DROPOUT_CC_
@@ -26,35 +27,11 @@ void Draw(const RngKey& key, uint64_t first_block, uint32_t* HWY_RESTRICT out) {
 #if HWY_TARGET == HWY_SCALAR
   Bits(key, 4 * first_block, kDraws, out);
 #else
-  // The generator of core/rng.h with one block a lane: a word of the counter is
-  // the low half of a lane, the high half is never looked at.
-  namespace hn = hwy::HWY_NAMESPACE;
   const hn::ScalableTag<uint64_t> d;
-  const hn::Repartition<uint32_t, decltype(d)> d32;
-  const auto multiply = [&](auto word, uint32_t factor) HWY_ATTR {
-    return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor));
-  };
   for (size_t l = 0; l < kDrawBlocks; l += hn::Lanes(d)) {
-    auto c0 = hn::Iota(d, first_block + l);
-    auto c1 = hn::ShiftRight<32>(c0);
-    auto c2 = hn::Zero(d);
-    auto c3 = c2;
-    auto [k0, k1] = key.words();
-    for (int round = 0; round < 10; ++round) {
-      const auto a = multiply(c0, 0xD2511F53);
-      const auto b = multiply(c2, 0xCD9E8D57);
-      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(b), c1), hn::Set(d, k0));
-      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(a), c3), hn::Set(d, k1));
-      c1 = b;
-      c3 = a;
-      k0 += 0x9E3779B9;
-      k1 += 0xBB67AE85;
-    }
-    const auto low = hn::Set(d, 0xffffffff);
-    const auto first = hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1));
-    const auto second = hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3));
+    const auto words = PhiloxBlocks(d, key, first_block + l, RngStream::kBits);
     HWY_ALIGN uint64_t pairs[2 * hn::MaxLanes(d)];
-    hn::StoreInterleaved2(first, second, d, pairs);
+    hn::StoreInterleaved2(words.pairs01, words.pairs23, d, pairs);
     static_assert(std::endian::native == std::endian::little);
     std::memcpy(out + 4 * l, pairs, 2 * hn::Lanes(d) * sizeof(uint64_t));
   }

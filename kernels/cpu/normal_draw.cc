@@ -9,6 +9,7 @@
 #include "hwy/highway.h"
 #include "terrace/core/normal.h"
 #include "terrace/core/normal_coefficients.h"
+#include "terrace/kernels/cpu/philox-inl.h"
 
 #ifndef TERRACE_KERNELS_CPU_NORMAL_DRAW_CC_
 #define TERRACE_KERNELS_CPU_NORMAL_DRAW_CC_
@@ -75,36 +76,16 @@ void DrawUniforms(const RngKey& key, uint64_t first_block,
                   double* HWY_RESTRICT p) {
   const hn::ScalableTag<double> d;
   const hn::RebindToUnsigned<decltype(d)> du;
-  const hn::Repartition<uint32_t, decltype(d)> d32;
-  const auto multiply = [&](auto word, uint32_t factor) HWY_ATTR {
-    return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor));
-  };
-  const auto low = hn::Set(du, uint64_t{0xffffffff});
-  const auto uniform = [&](auto first, auto second) HWY_ATTR {
-    const auto bits = hn::ShiftRight<12>(
-        hn::Or(hn::And(first, low), hn::ShiftLeft<32>(second)));
-    return hn::Mul(hn::Add(ToDouble(d, du, bits), hn::Set(d, 0.5)),
-                   hn::Set(d, 0x1p-52));
+  const auto uniform = [&](auto pair) HWY_ATTR {
+    return hn::Mul(
+        hn::Add(ToDouble(d, du, hn::ShiftRight<12>(pair)), hn::Set(d, 0.5)),
+        hn::Set(d, 0x1p-52));
   };
   for (size_t l = 0; l < kNormalBlocks; l += hn::Lanes(d)) {
-    // core/rng.h with one block a lane: a word is the low half of a lane, the
-    // high half is never looked at.
-    auto c0 = hn::Iota(du, first_block + l);
-    auto c1 = hn::ShiftRight<32>(c0);
-    auto c2 = hn::Set(du, static_cast<uint64_t>(RngStream::kNormal));
-    auto c3 = hn::Zero(du);
-    auto [k0, k1] = key.words();
-    for (int round = 0; round < 10; ++round) {
-      const auto a = multiply(c0, 0xD2511F53);
-      const auto b = multiply(c2, 0xCD9E8D57);
-      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(b), c1), hn::Set(du, k0));
-      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(a), c3), hn::Set(du, k1));
-      c1 = b;
-      c3 = a;
-      k0 += 0x9E3779B9;
-      k1 += 0xBB67AE85;
-    }
-    hn::StoreInterleaved2(uniform(c0, c1), uniform(c2, c3), d, p + 2 * l);
+    const auto words =
+        PhiloxBlocks(du, key, first_block + l, RngStream::kNormal);
+    hn::StoreInterleaved2(uniform(words.pairs01), uniform(words.pairs23), d,
+                          p + 2 * l);
   }
 }
 

@@ -28,22 +28,13 @@ using terrace::testing::Overwrite;
 using terrace::testing::Read;
 using terrace::testing::RunSpec;
 using terrace::testing::RunToy;
+using terrace::testing::SavedToy;
 using terrace::testing::Snapshot;
 using terrace::testing::Toy;
 using terrace::testing::Train;
 
 constexpr RunSpec SpecOf(int ranks, int stage) {
   return {.ranks = ranks, .stage = stage};
-}
-
-// A checkpoint of 3 ranks after 2 steps; its step's folder.
-std::string Saved(const std::string& name) {
-  const std::string dir = FreshDir(name);
-  RunToy(SpecOf(3, 2), [&](Engine& engine, const Toy& toy) {
-    Train(engine, toy, 2);
-    SaveCheckpoint(engine, dir, {.model_json = "{\"model_type\": \"toy\"}"});
-  });
-  return dir + "/step-2";
 }
 
 // Loading throws on every rank, with one code, and changes nothing; the group
@@ -89,7 +80,7 @@ void Replace(const std::string& path, const std::string& from,
 // --- damage ---
 
 TEST(CheckpointFailureTest, ATruncatedDataFileIsNamed) {
-  const std::string file = Saved("run") + "/rank-1.safetensors";
+  const std::string file = SavedToy("run") + "/rank-1.safetensors";
   std::string bytes = ReadFile(file);
   Overwrite(file, bytes.substr(0, bytes.size() - 8));
   for (const std::string& message :
@@ -100,7 +91,7 @@ TEST(CheckpointFailureTest, ATruncatedDataFileIsNamed) {
 }
 
 TEST(CheckpointFailureTest, AMissingDataFileIsNamed) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   fs::remove(folder + "/rank-2.safetensors");
   for (const std::string& message : ExpectRefused(folder, ErrorCode::kData)) {
     ExpectPart(message, folder + "/rank-2.safetensors is missing");
@@ -109,7 +100,7 @@ TEST(CheckpointFailureTest, AMissingDataFileIsNamed) {
 
 TEST(CheckpointFailureTest, AFlippedBitIsFoundWhicheverRankReadsIt) {
   for (int file = 0; file < 3; ++file) {
-    const std::string folder = Saved("run");
+    const std::string folder = SavedToy("run");
     const std::string path = StrCat(folder, "/rank-", file, ".safetensors");
     FlipBit(path, ReadFile(path).size() - 3);
     for (const std::string& message : ExpectRefused(folder, ErrorCode::kData)) {
@@ -120,13 +111,13 @@ TEST(CheckpointFailureTest, AFlippedBitIsFoundWhicheverRankReadsIt) {
 }
 
 TEST(CheckpointFailureTest, ADamagedHeaderIsFound) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   FlipBit(folder + "/rank-0.safetensors", 1);
   ExpectRefused(folder, ErrorCode::kData);
 }
 
 TEST(CheckpointFailureTest, AMissingManifestMeansNoCheckpoint) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   fs::remove(folder + "/manifest.json");
   ExpectPart(Refusal(folder), folder + " holds no complete checkpoint");
   const std::string dir = fs::path(folder).parent_path();
@@ -139,7 +130,7 @@ TEST(CheckpointFailureTest, AMissingManifestMeansNoCheckpoint) {
 }
 
 TEST(CheckpointFailureTest, ADamagedManifestIsFound) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   const std::string path = folder + "/manifest.json";
   const std::string text = ReadFile(path);
   Overwrite(path, text.substr(0, text.size() / 2));
@@ -151,14 +142,14 @@ TEST(CheckpointFailureTest, ADamagedManifestIsFound) {
 
 // Case B061.
 TEST(CheckpointFailureTest, AnotherFormatVersionIsRefusedWithBoth) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   Replace(folder + "/manifest.json", "\"format_version\": 1",
           "\"format_version\": 7");
   ExpectPart(Refusal(folder), "format version 7, this program reads version 1");
 }
 
 TEST(CheckpointFailureTest, RangesMustCoverEachParameterOnce) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   Manifest manifest = ReadManifest(folder);
   const auto refused = [&](const Manifest& changed) {
     Overwrite(folder + "/manifest.json", ManifestText(changed));
@@ -180,7 +171,7 @@ TEST(CheckpointFailureTest, RangesMustCoverEachParameterOnce) {
 // --- misfits ---
 
 TEST(CheckpointFailureTest, NamesAndShapesMustBeTheModels) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   Manifest manifest = ReadManifest(folder);
   const auto refused = [&](const Manifest& changed) {
     Overwrite(folder + "/manifest.json", ManifestText(changed));
@@ -206,7 +197,7 @@ TEST(CheckpointFailureTest, NamesAndShapesMustBeTheModels) {
 }
 
 TEST(CheckpointFailureTest, StatesMustBeThoseOfTheRun) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   RunSpec spec;
   spec.optimizer = "SGD";
   ExpectPart(Refusal(folder, {}, spec), "the optimizer keeps 0 moments");
@@ -235,7 +226,7 @@ TEST(CheckpointFailureTest, AWeightsFileIsNoResume) {
 }
 
 TEST(CheckpointFailureTest, InsideAWindowNothingIsSavedOrLoaded) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   RunToy({}, [&](Engine& engine, const Toy& toy) {
     engine.Backward(ToyLoss(engine, toy));
     EXPECT_EQ(ErrorFrom([&] { SaveCheckpoint(engine, folder); }).code(),

@@ -18,20 +18,9 @@ using terrace::testing::ErrorFrom;
 using terrace::testing::ExpectPart;
 using terrace::testing::FreshDir;
 using terrace::testing::Overwrite;
-using terrace::testing::RunSpec;
 using terrace::testing::RunToy;
+using terrace::testing::SavedToy;
 using terrace::testing::Toy;
-using terrace::testing::Train;
-
-// A checkpoint of 3 ranks after 2 steps; its step's folder.
-std::string Saved(const std::string& name) {
-  const std::string dir = FreshDir(name);
-  RunToy({.ranks = 3, .stage = 2}, [&](Engine& engine, const Toy& toy) {
-    Train(engine, toy, 2);
-    SaveCheckpoint(engine, dir, {.model_json = "{\"model_type\": \"toy\"}"});
-  });
-  return dir + "/step-2";
-}
 
 // What a load on one rank says, as kData.
 std::string Refusal(const std::string& path, const LoadOptions& options = {}) {
@@ -46,7 +35,7 @@ std::string Refusal(const std::string& path, const LoadOptions& options = {}) {
 }
 
 TEST(CheckpointInspectTest, InspectTellsWhatIsInside) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   const CheckpointInspection found =
       InspectCheckpoint(fs::path(folder).parent_path());
   const std::string& text = found.text;
@@ -74,7 +63,7 @@ TEST(CheckpointInspectTest, InspectTellsWhatIsInside) {
 // Whatever bit of a file's data is wrong, the checksums tell; the sizes do not,
 // and a look at those alone says so.
 TEST(CheckpointInspectTest, InspectFindsAFlippedBit) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   const std::string path = folder + "/rank-2.safetensors";
   const std::string whole = ReadFile(path);
   for (const size_t back : {size_t{1}, whole.size() / 4}) {
@@ -93,7 +82,7 @@ TEST(CheckpointInspectTest, InspectFindsAFlippedBit) {
 }
 
 TEST(CheckpointInspectTest, AFileOfOneRankIsAPartAndNoCheckpoint) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   const std::string path = folder + "/rank-1.safetensors";
   for (const LoadOptions& options : {LoadOptions{}, {.weights_only = true}})
     ExpectPart(Refusal(path, options),

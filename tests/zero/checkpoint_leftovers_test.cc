@@ -22,6 +22,7 @@ using terrace::testing::FreshDir;
 using terrace::testing::Overwrite;
 using terrace::testing::RunSpec;
 using terrace::testing::RunToy;
+using terrace::testing::SavedToy;
 using terrace::testing::Toy;
 using terrace::testing::Train;
 
@@ -29,19 +30,9 @@ constexpr RunSpec SpecOf(int ranks, int stage) {
   return {.ranks = ranks, .stage = stage};
 }
 
-// A checkpoint of 3 ranks after 2 steps; its step's folder.
-std::string Saved(const std::string& name) {
-  const std::string dir = FreshDir(name);
-  RunToy(SpecOf(3, 2), [&](Engine& engine, const Toy& toy) {
-    Train(engine, toy, 2);
-    SaveCheckpoint(engine, dir, {.model_json = "{\"model_type\": \"toy\"}"});
-  });
-  return dir + "/step-2";
-}
-
 // What a process leaves that was killed while it saved.
 TEST(CheckpointLeftoversTest, AnUnfinishedSaveIsIgnoredAndRemoved) {
-  const std::string dir = fs::path(Saved("run")).parent_path();
+  const std::string dir = fs::path(SavedToy("run")).parent_path();
   fs::create_directories(dir + "/step-9.tmp");
   Overwrite(dir + "/step-9.tmp/rank-0.safetensors", "half");
   fs::create_directories(dir + "/step-8");  // without a manifest
@@ -71,7 +62,7 @@ TEST(CheckpointLeftoversTest, AnUnfinishedSaveIsIgnoredAndRemoved) {
 // On file systems that cannot exchange two names, a kill can come between the
 // two renames.
 TEST(CheckpointLeftoversTest, ACompleteOneWithoutItsNameGetsIt) {
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   const std::string dir = fs::path(folder).parent_path();
   fs::copy(folder, dir + "/step-2.old.tmp");
   fs::rename(folder, dir + "/step-2.tmp");
@@ -138,13 +129,13 @@ TEST(CheckpointLeftoversTest, PathsThatCannotBeFollowedAreIo) {
     ExpectPart(error.message(), path);
   };
   for (const char* name : {"rank-1.safetensors", "manifest.json"}) {
-    const std::string folder = Saved("run"), path = folder + "/" + name;
+    const std::string folder = SavedToy("run"), path = folder + "/" + name;
     fs::remove(path);
     fs::create_symlink(name, path);
     expect_io([&] { InspectCheckpoint(folder); }, path);
     expect_io([&] { InspectCheckpoint(folder, false); }, path);
   }
-  const std::string folder = Saved("run");
+  const std::string folder = SavedToy("run");
   const std::string part = folder + "/rank-1.safetensors";
   fs::remove(part);
   fs::create_directory(part);

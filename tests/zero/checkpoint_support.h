@@ -185,6 +185,17 @@ inline std::string FreshDir(const std::string& name) {
   return dir;
 }
 
+// A checkpoint of 3 ranks at stage 2 after 2 steps; its step's folder.
+inline std::string SavedToy(const std::string& name) {
+  const std::string dir = FreshDir(name);
+  RunToy({.ranks = 3, .stage = 2}, [&](zero::Engine& engine, const Toy& toy) {
+    Train(engine, toy, 2);
+    zero::SaveCheckpoint(engine, dir,
+                         {.model_json = "{\"model_type\": \"toy\"}"});
+  });
+  return dir + "/step-2";
+}
+
 inline void Overwrite(const std::string& path, const std::string& text) {
   std::filesystem::remove(path);
   WriteFileAtomically(path, text);

@@ -1,7 +1,8 @@
 #!/bin/bash
 # llm.c's train_gpt2.c with OpenMP, as a peer of `terrace bench train`:
 #   terrace bench train --dtype f32 --peer 'tools/bench/peers/llmc.sh /path/to/llm.c'
-# Builds once, below the checkout, with the flags of llm.c's Makefile (CC, by default gcc; clang's are the same),
+# Builds the peer alone, where it is measured, below its checkout, with the flags of llm.c's own Makefile, for the
+# processor at hand too (CC, by default gcc; clang's are the same);
 # turns the folder of the workload into llm.c's files and runs. Needs python3 with numpy (PYTHON).
 set -eu
 if [[ $# != 2 || ! -e $1/train_gpt2.c ]]; then

@@ -1,0 +1,66 @@
+// Philox4x32-10 in vectors (core/rng.h), for Highway sources: included once per
+// instruction set, inside foreach_target. HWY_SCALAR, whose vectors have no
+// second lane to multiply into, has none of it: use core/rng.h there.
+//
+//   const hn::ScalableTag<uint64_t> d;
+//   const auto words = PhiloxBlocks(d, key, first_block, RngStream::kBits);
+//
+// One block a lane: the low half of lane l of `pairs01` is word 0 of block
+// first_block + l and the high half word 1; `pairs23` holds words 2 and 3.
+// Integers: the same bits on every instruction set.
+#if defined(TERRACE_KERNELS_CPU_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TERRACE_KERNELS_CPU_PHILOX_INL_H_
+#undef TERRACE_KERNELS_CPU_PHILOX_INL_H_
+#else
+#define TERRACE_KERNELS_CPU_PHILOX_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "terrace/core/rng.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET != HWY_SCALAR
+template <class V>
+struct PhiloxWords {
+  V pairs01, pairs23;
+};
+
+template <class D>  // of uint64_t
+HWY_INLINE PhiloxWords<hn::Vec<D>> PhiloxBlocks(D d, const RngKey& key,
+                                                uint64_t first_block,
+                                                RngStream stream) {
+  const hn::Repartition<uint32_t, D> d32;
+  const auto multiply = [&](auto word, uint32_t factor) HWY_ATTR {
+    return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor));
+  };
+  // A word is the low half of a lane; the high half is never looked at.
+  auto c0 = hn::Iota(d, first_block);
+  auto c1 = hn::ShiftRight<32>(c0);
+  auto c2 = hn::Set(d, static_cast<uint64_t>(stream));
+  auto c3 = hn::Zero(d);
+  auto [k0, k1] = key.words();
+  for (int round = 0; round < 10; ++round) {
+    const auto a = multiply(c0, 0xD2511F53);
+    const auto b = multiply(c2, 0xCD9E8D57);
+    c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(b), c1), hn::Set(d, k0));
+    c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(a), c3), hn::Set(d, k1));
+    c1 = b;
+    c3 = a;
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  const auto low = hn::Set(d, uint64_t{0xffffffff});
+  return {hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1)),
+          hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3))};
+}
+#endif
+
+}  // namespace terrace::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
