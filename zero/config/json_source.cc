@@ -1,7 +1,9 @@
 #include "terrace/zero/config/json_source.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,6 +15,8 @@ namespace terrace::zero {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr int kNumberOverflow = 406;  // of json.exception.out_of_range
 
 // Builds the tree from nlohmann's events. The events come in the order of the
 // tokens without ',' and ':', so a cursor over those gives every position.
@@ -72,18 +76,26 @@ class TreeBuilder {
     const JsonToken& token = Next();
     for (const JsonMember& member : open_.back().members) {
       if (member.key != name) continue;
-      TERRACE_THROW(ErrorCode::kConfig, "[config] ", At(token),
-                    ": a key may stand once in an object, \"", name,
-                    "\" stands on line ", member.line, " and on line ",
-                    token.line);
+      const bool same = member.line == token.line;
+      TERRACE_THROW(
+          ErrorCode::kConfig, "[config] ", At(token),
+          ": a key may stand once in an object, \"", name, "\" stands ",
+          same ? StrCat("twice on line ", token.line, ", in columns ",
+                        member.column, " and ", token.column)
+               : StrCat("on line ", member.line, " and on line ", token.line));
     }
     open_.back().members.push_back(
         {std::move(name), token.line, token.column, {}});
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&,
+  bool parse_error(size_t position, const std::string& last,
                    const nlohmann::detail::exception& error) {
+    const JsonToken& token = tokens_.Near(position == 0 ? 0 : position - 1);
+    if (error.id == kNumberOverflow)
+      TERRACE_THROW(ErrorCode::kConfig, "[config] ", At(token),
+                    ": a number must be in the range of a double, up to ",
+                    std::numeric_limits<double>::max(), ", got ", last);
     // "[json.exception…] parse error at line 1, column 2: syntax error while
     // parsing value - unexpected '}'; expected …": only the end is for users.
     std::string text = error.what();
@@ -95,9 +107,7 @@ class TreeBuilder {
       text = text.substr(0, last) +
              (expected == text.npos ? "" : text.substr(expected));
     }
-    TERRACE_THROW(ErrorCode::kConfig, "[config] ",
-                  At(tokens_.Near(position == 0 ? 0 : position - 1)), ": ",
-                  text);
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ", At(token), ": ", text);
   }
 
   JsonNode Take() && { return std::move(root_); }
@@ -219,6 +229,28 @@ void AppendText(const JsonNode& node, std::string* out) {
   }
 }
 
+// JSON but for numbers that are too large, which nlohmann does not accept.
+bool HasNumberOverflow(std::string_view text) {
+  JsonTokens tokens;
+  try {
+    tokens = TokenizeJson(text, "");
+  } catch (const Error&) {
+    return false;
+  }
+  bool found = false;
+  for (const JsonToken& token : tokens.tokens) {
+    char* begin = tokens.text.data() + token.offset;
+    char* end = begin + token.nbytes;
+    double value = 0;
+    const auto [stop, error] = std::from_chars(begin, end, value);
+    if (error != std::errc::result_out_of_range || stop != end) continue;
+    found = true;
+    *begin = '1';
+    std::fill(begin + 1, end, ' ');
+  }
+  return found && Json::accept(tokens.text);
+}
+
 void MarkFlag(const std::shared_ptr<const std::string>& flag, JsonNode* node) {
   node->source = flag;
   node->line = node->column = 0;
@@ -338,7 +370,7 @@ JsonNode ReadJsonFile(const std::string& path, std::string_view what) {
 JsonNode ParseFlagValue(std::string_view text, std::string_view flag) {
   JsonNode node;
   // A shell eats quotes, so whatever is no JSON is a string.
-  if (Json::accept(text)) {
+  if (Json::accept(text) || HasNumberOverflow(text)) {
     node = ParseJson(text, flag);
   } else {
     node = MakeJsonString(text);

@@ -103,6 +103,33 @@ std::string DescribeRow(std::string_view prefix, const KeyRow& row) {
   return out;
 }
 
+// What `key` may have meant, "" for nothing: a key of its section, else one of
+// any section that has such a name, else that name of several.
+std::string NearestPath(std::string_view key) {
+  std::vector<const KeyRow*> rows;
+  for (const KeyRow& row : kRunFileKeys) rows.push_back(&row);
+  for (const KeyRow& row : kEngineKeys) rows.push_back(&row);
+  const std::string_view parent = ParentPath(key), last = LastComponent(key);
+  std::vector<std::string_view> siblings, names, paths;
+  for (const KeyRow* row : rows) {
+    names.push_back(LastComponent(row->path));
+    if (ParentPath(row->path) == parent) siblings.push_back(names.back());
+    for (std::string_view alias : SplitNames(row->aliases)) {
+      names.push_back(alias.substr(alias.starts_with('!') ? 1 : 0));
+    }
+  }
+  std::string name = NearestName(last, siblings);
+  if (!name.empty()) return parent.empty() ? name : StrCat(parent, ".", name);
+  name = NearestName(last, names);
+  if (name.empty()) return "";
+  for (const KeyRow* row : rows) {
+    if (IsNameOf(*row, name)) paths.push_back(row->path);
+  }
+  if (paths.size() == 1) return std::string(paths.front());
+  const std::string path = NearestName(key, paths);
+  return path.empty() ? name : path;
+}
+
 bool IsUnder(std::string_view path, std::string_view section) {
   return section.empty() || path == section ||
          (path.starts_with(section) && path.size() > section.size() &&
@@ -216,22 +243,22 @@ std::string ExplainKeys(std::string_view key) {
   std::string out;
   const std::string_view engine_key =
       key.starts_with(kEnginePrefix) ? key.substr(kEnginePrefix.size()) : key;
-  std::vector<std::string_view> paths;
   for (const KeyRow& row : kRunFileKeys) {
-    paths.push_back(row.path);
-    if (IsUnder(row.path, key)) out += DescribeRow("", row);
+    if (IsUnder(row.path, key) || IsNameOf(row, key)) {
+      out += DescribeRow("", row);
+    }
   }
   for (const KeyRow& row : kEngineKeys) {
-    paths.push_back(row.path);
     if (key == "deepspeed" || IsUnder(row.path, engine_key) ||
         IsNameOf(row, engine_key)) {
       out += DescribeRow(kEnginePrefix, row);
     }
   }
   if (out.empty()) {
-    const std::string near = NearestName(engine_key, paths);
+    const std::string near = NearestPath(engine_key);
     TERRACE_THROW(ErrorCode::kUsage, "[config] there is no key ", key,
-                  near.empty() ? "" : StrCat(", did you mean ", near, "?"));
+                  near.empty() ? " (terrace config --explain lists them)"
+                               : StrCat(", did you mean ", near, "?"));
   }
   return out;
 }

@@ -72,6 +72,9 @@ TEST(JsonSourceTest, RefusesDuplicateKeysWithBothLines) {
   EXPECT_THAT(ErrorOf("{\n\"x\": 1,\n\"y\": {\"x\": 2},\n\"x\": 3}"),
               AllOf(StartsWith("[config] f.json:4:1"), HasSubstr("\"x\""),
                     HasSubstr("line 2 and on line 4")));
+  EXPECT_THAT(ErrorOf("{\n  \"x\": 1, \"x\": 3}"),
+              AllOf(StartsWith("[config] f.json:2:11"),
+                    HasSubstr("twice on line 2, in columns 3 and 11")));
 }
 
 TEST(JsonSourceTest, SyntaxErrorsSayWhereWhatAndWhatIsValid) {
@@ -101,7 +104,28 @@ TEST(JsonSourceTest, RefusesNumbersThatAreNotFinite) {
                 AllOf(HasSubstr("f.json:1:7"), HasSubstr("must be finite"),
                       HasSubstr(word)));
   }
-  EXPECT_THAT(ErrorOf("[1e999]"), HasSubstr("1e999"));
+}
+
+TEST(JsonSourceTest, RefusesNumbersBeyondADouble) {
+  for (const char* number : {"1e999", "-1e400", "1.8e308"}) {
+    EXPECT_EQ(ErrorOf(StrCat("{\"a\": 1,\n \"b\": ", number, "}")),
+              StrCat("[config] f.json:2:7: a number must be in the range of a "
+                     "double, up to 1.79769313e+308, got ",
+                     number));
+    // As a flag's value it is a number too, not a text.
+    for (const std::string& text :
+         {std::string(number), StrCat("[", number, "]")}) {
+      try {
+        ParseFlagValue(text, "--set a=b");
+        ADD_FAILURE() << text;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.message(), HasSubstr("range of a double"));
+        EXPECT_THAT(error.message(), HasSubstr("--set a=b"));
+      }
+    }
+  }
+  EXPECT_EQ(ParseJson("[1e-400]", "f").elements[0].number, 0);
+  EXPECT_EQ(ParseFlagValue("1e999x", "--set a=b").kind, JsonKind::kString);
 }
 
 TEST(JsonSourceTest, LimitsDepth) {

@@ -3,6 +3,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -162,12 +164,38 @@ TEST(KeyTableTest, ExplainTakesSectionsAliasesAndPrefixes) {
   EXPECT_THAT(ExplainKeys("bfloat16"), HasSubstr("deepspeed.bf16"));
   EXPECT_THAT(ExplainKeys(""), AllOf(HasSubstr("training.steps"),
                                      HasSubstr("terrace.collectives")));
-  try {
-    ExplainKeys("zero_optimization.stag");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUsage);
-    EXPECT_THAT(error.message(), HasSubstr("zero_optimization.stage"));
+  // A name alone, of either table.
+  EXPECT_THAT(ExplainKeys("stage"), HasSubstr("zero_optimization.stage"));
+  EXPECT_THAT(ExplainKeys("steps"), HasSubstr("training.steps"));
+}
+
+TEST(KeyTableTest, ExplainNamesTheNearestKey) {
+  const auto message = [](std::string_view key) {
+    try {
+      ExplainKeys(key);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      return error.message();
+    }
+    return std::string();
+  };
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"zero_optimization.stag", "zero_optimization.stage"},
+      {"zero_optimisation.stage", "zero_optimization.stage"},
+      {"deepspeed.zero_optimization.stge", "zero_optimization.stage"},
+      {"stge", "zero_optimization.stage"},
+      {"stps", "training.steps"},
+      {"training.stps", "training.steps"},
+      {"enabld", "enabled"},  // of many
+      {"bf61.enabled", "bf16.enabled"},
+      {"fp16.enabld", "fp16.enabled"}};
+  for (const auto& [given, near] : cases) {
+    EXPECT_EQ(message(given), StrCat("[config] there is no key ", given,
+                                     ", did you mean ", near, "?"));
+  }
+  for (const char* given : {"qqqq", "optimizer.params.leraning_rate"}) {
+    EXPECT_EQ(message(given), StrCat("[config] there is no key ", given,
+                                     " (terrace config --explain lists them)"));
   }
 }
 
