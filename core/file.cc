@@ -56,6 +56,23 @@ int64_t SizeOrThrow(int fd, const std::string& path) {
   return status.st_size;
 }
 
+// Of a folder that cannot be made, whose system text is "File exists": the link
+// on the way that leads nowhere, or "".
+std::string DanglingLink(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  fs::path part;
+  for (const fs::path& component : fs::path(path)) {
+    part /= component;
+    if (!fs::is_symlink(fs::symlink_status(part, none))) continue;
+    if (fs::status(part, none).type() != fs::file_type::not_found) continue;
+    return StrCat(part.string(), " is a symbolic link to ",
+                  fs::read_symlink(part, none).string(),
+                  ", which is not there");
+  }
+  return "";
+}
+
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -276,8 +293,9 @@ void MakeDirectories(const std::string& path) {
     error = std::make_error_code(std::errc::not_a_directory);
   }
   if (error) {
+    const std::string link = DanglingLink(path);
     TERRACE_THROW(ErrorCode::kIo, "[file] cannot create the folder ", path,
-                  ": ", error.message());
+                  ": ", link.empty() ? error.message() : link);
   }
 }
 

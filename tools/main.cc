@@ -82,6 +82,7 @@ void PrintError(std::string message) {
 
 int main(int argc, char** argv) {
   terrace::zero::HoldStandardDescriptors();
+  terrace::zero::ReportFileSizeLimit();
   try {
     const int code = terrace::tools::Run(argc, argv);
     if (code == 0) terrace::tools::CheckOutput();

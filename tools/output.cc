@@ -54,8 +54,10 @@ void PrintText(std::string_view text) {
 void CheckOutput() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  const int error = errno;
+  int error = errno;
   if (ReaderIsGone()) return;
+  // What failed earlier has left no cause: the end of its cut line meets it.
+  if (error == 0 && ::write(STDOUT_FILENO, "\n", 1) < 0) error = errno;
   TERRACE_THROW(ErrorCode::kIo, "[output] cannot write the standard output: ",
                 error != 0 ? std::generic_category().message(error)
                            : "an earlier line did not arrive");

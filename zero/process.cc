@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <string_view>
 
@@ -18,6 +19,12 @@ void HoldStandardDescriptors() noexcept {
     // The lowest number that is free: this one.
     if (open("/dev/null", O_RDONLY) == -1) open("/", O_RDONLY);
   }
+}
+
+void ReportFileSizeLimit() noexcept {
+  struct sigaction action = {};
+  if (sigaction(SIGXFSZ, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
+    std::signal(SIGXFSZ, SIG_IGN);
 }
 
 std::string LauncherRefusal(int ranks) {

@@ -201,6 +201,17 @@ TEST_F(FileTest, MakeDirectoriesMakesParentsAndRefusesFiles) {
               HasSubstr(Path("file")));
   EXPECT_THAT(IoError([&] { MakeDirectories(Path("file/below")); }),
               HasSubstr("Not a directory"));
+  // A link to a folder is one, a link that leads nowhere is named.
+  std::filesystem::create_symlink("x", Path("good"));
+  MakeDirectories(Path("good"));
+  MakeDirectories(Path("good/more"));
+  EXPECT_TRUE(std::filesystem::is_directory(Path("x/more")));
+  std::filesystem::create_symlink("none", Path("link"));
+  for (const char* path : {"link", "link/", "link/below"}) {
+    EXPECT_THAT(IoError([&] { MakeDirectories(Path(path)); }),
+                HasSubstr(Path("link") +
+                          " is a symbolic link to none, which is not there"));
+  }
 }
 
 TEST_F(FileTest, GlobIsSortedByBytesAndEmptyWithoutMatch) {

@@ -146,6 +146,20 @@ TEST(DescriptorTest, WhatIsPrintedGoesIntoNoFileWhereTheyAreClosed) {
   EXPECT_EQ(testing::RunShell(ask + "<&- 2>&-").code, 0);
 }
 
+// Whether the signal that would end it is ignored by the caller or not.
+TEST(OutputTest, AFileBeyondTheSizeLimitIsAnErrorThatNamesIt) {
+  const std::string folder = MakeRun("limit");
+  for (const char* trap : {"", "trap '' XFSZ; "}) {
+    // In blocks of 512 bytes, less than a checkpoint takes.
+    const Outcome run = testing::RunShell(
+        StrCat(trap, "ulimit -f 60; exec \"$0\" train --config ", folder,
+               "/run.json --out ", folder, "/out"));
+    ExpectOneLine(run, 5, folder + "/out/checkpoint/step-10.tmp/rank-");
+    EXPECT_THAT(run.err, HasSubstr(": File too large"));
+    fs::remove_all(folder + "/out");
+  }
+}
+
 TEST(LauncherTest, RanksOfALauncherAreRefusedByName) {
   const std::string folder = MakeRun("launcher");
   const std::string train =

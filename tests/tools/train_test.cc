@@ -321,6 +321,11 @@ TEST(BadInputTest, OutputThatCannotBeWritten) {
   WriteText(folder + "/file", "");
   ExpectOneLine(Train(folder, {}, "file/below"), 5, "file/below");
   EXPECT_EQ(ReadText(folder + "/file"), "");
+  std::filesystem::create_symlink("nowhere", folder + "/link");
+  for (const char* out : {"link", "link/below"})
+    ExpectOneLine(Train(folder, {}, out), 5,
+                  "/unwritable/link is a symbolic link to nowhere, which is "
+                  "not there");
 }
 
 TEST(BadInputTest, AnEarlierRunIsLeftAlone) {
