@@ -62,6 +62,9 @@ std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
                 "[generate] vocabulary must be in [1, ", model.vocab_size(),
                 "], got ", options.vocabulary);
   const Sampler sampler(options.sampler);
+  TERRACE_CHECK(options.sampler.top_k <= vocabulary,
+                "[generate] top_k must be at most the vocabulary of ",
+                vocabulary, " (0 keeps all), got ", options.sampler.top_k);
   const GradModeScope no_grad(ctx, false);
   const TrainingScope eval(ctx, false);
 

@@ -40,7 +40,7 @@ struct GenerateOptions {
 using TokenFunction = std::function<bool(int32_t id)>;
 
 // The new tokens. Throws kInvalidArgument for an empty prompt, an id outside
-// the vocabulary or a negative max_tokens.
+// the vocabulary, a negative max_tokens or a top_k beyond the vocabulary.
 std::vector<int32_t> Generate(Context& ctx, const CausalModel& model,
                               std::span<const int32_t> prompt,
                               const GenerateOptions& options = {},

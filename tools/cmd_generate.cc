@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "terrace/core/error.h"
 #include "terrace/models/generate.h"
 #include "terrace/models/saved_model.h"
 #include "terrace/tools/commands.h"
@@ -78,6 +79,11 @@ int Generate(const Args& args) {
   const models::SavedModel saved = OfFlag("generate", "--checkpoint", [&] {
     return models::ReadSavedModel(f.checkpoint);
   });
+  const int64_t vocabulary = saved.tokenizer->vocab_size();
+  if (f.top_k > vocabulary)
+    TERRACE_THROW(ErrorCode::kUsage, "[generate] --top-k must be at most ",
+                  vocabulary, ", the checkpoint's vocabulary, got '", f.top_k,
+                  "'");
   return zero::Launch(models::InferenceOptions(static_cast<int>(f.threads)),
                       [&](zero::Runtime& rt) { Continue(rt, saved, f); });
 }

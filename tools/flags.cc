@@ -96,6 +96,13 @@ struct Flags::Impl {
     });
   }
 
+  [[noreturn]] void ThrowEmpty(const CLI::Option& option) const {
+    std::string value = option.get_type_name();  // "[KEY]" where it is optional
+    if (value.starts_with('[')) value = value.substr(1, value.size() - 2);
+    TERRACE_THROW(ErrorCode::kUsage, "[", command, "] ", option.get_name(),
+                  " must be ", value, ", got '' (an unset variable?)");
+  }
+
   [[noreturn]] void ThrowMismatch(const CLI::ParseError& e) const {
     // "--name: what CLI11 found", but for one message.
     const std::string text = e.what();
@@ -211,6 +218,14 @@ Flags& Flags::NotEmpty() {
 }
 
 bool Flags::Parse(const Args& args) {
+  // To CLI11 it is the flag alone.
+  for (const auto& words : impl_->optionals) {
+    const std::string name = words->option->get_name();
+    for (size_t i = 0; i < args.size(); ++i)
+      if (args[i] == name + "=" ||
+          (args[i] == name && i + 1 < args.size() && args[i + 1].empty()))
+        impl_->ThrowEmpty(*words->option);
+  }
   // CLI11 takes them last first.
   std::vector<std::string> reversed(args.rbegin(), args.rend());
   try {
@@ -237,9 +252,7 @@ bool Flags::Parse(const Args& args) {
                     " --help)");
   for (const CLI::Option* option : impl_->not_empty)
     if (std::ranges::count(option->results(), "") > 0)
-      TERRACE_THROW(ErrorCode::kUsage, "[", impl_->command, "] ",
-                    option->get_name(), " must be ", option->get_type_name(),
-                    ", got '' (an unset variable?)");
+      impl_->ThrowEmpty(*option);
   for (const auto& read : impl_->readers) read();
   for (const auto& words : impl_->optionals) {
     if (words->option->count() == 0) continue;

@@ -62,7 +62,7 @@ class Flags {
   // The same, with several values each time; takes all words up to a flag.
   Flags& Words(const char* name, std::vector<std::string>* out,
                const char* value, const char* help);
-  // Alone or with a value: absent, "" or the value.
+  // Alone or with a value, which must not be "": absent, "" or the value.
   Flags& OptionalText(const char* name, std::optional<std::string>* out,
                       const char* value, const char* help);
   // An argument without a flag.

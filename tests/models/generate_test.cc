@@ -169,6 +169,11 @@ TEST(GenerateTest, RefusesWhatCannotBeContinued) {
     EXPECT_THAT(error({1, 23}), HasSubstr("must be in [0, 23), got 23"));
     EXPECT_THAT(error({1}, {.max_tokens = -1}), HasSubstr("got -1"));
     EXPECT_THAT(error({1}, {.sampler = {.top_p = 2}}), HasSubstr("top_p"));
+    EXPECT_THAT(error({1}, {.sampler = {.top_k = 24}}),
+                HasSubstr("top_k must be at most the vocabulary of 23"));
+    EXPECT_THAT(error({1}, {.sampler = {.top_k = 12}, .vocabulary = 11}),
+                HasSubstr("of 11 (0 keeps all), got 12"));
+    EXPECT_EQ(error({1}, {.sampler = {.top_k = 11}, .vocabulary = 11}), "");
   });
 }
 

@@ -113,7 +113,8 @@ TEST_F(CommandsTest, AFullDiskIsFiveAndOneLine) {
       {"train", "--config", folder_ + "/run.json", "--out", folder_ + "/full"}};
   for (const auto& command : commands) {
     SCOPED_TRACE(command[0]);
-    ExpectOneLine(RunTerraceInto("/dev/full", command), 5, "standard output");
+    ExpectOneLine(RunTerraceInto("/dev/full", command), 5,
+                  "standard output: No space left on device");
   }
   // The run itself is whole.
   EXPECT_EQ(RunTerrace({"inspect", folder_ + "/full"}).code, 0);
@@ -129,6 +130,8 @@ TEST_F(CommandsTest, AFlagIsRefusedBeforeAnythingIsPrinted) {
        "--max-tokens must be an integer of at least 0, got '-1'"},
       {{"--max-tokens", "ten"}, "got 'ten'"},
       {{"--top-k", "-2"}, "--top-k must be an integer of at least 0, got '-2'"},
+      {{"--top-k", "258"},
+       "--top-k must be at most 257, the checkpoint's vocabulary, got '258'"},
       {{"--top-p", "0"},
        "--top-p must be a number above 0 and at most 1, got '0'"},
       {{"--top-p", "1.5"}, "--top-p must be"},
@@ -151,6 +154,20 @@ TEST_F(CommandsTest, AFlagIsRefusedBeforeAnythingIsPrinted) {
     EXPECT_EQ(run.out, "");
     EXPECT_EQ(run.err.find("--checkpoint"), std::string::npos) << run.err;
   }
+}
+
+TEST_F(CommandsTest, AnEmptyValueIsNoMissingOne) {
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"--resume", ""},
+        {"--resume="},
+        {"--resume=", "--steps", "3"}}) {
+    std::vector<std::string> train = {"train", "--config",
+                                      folder_ + "/run.json"};
+    train.insert(train.end(), args.begin(), args.end());
+    ExpectOneLine(RunTerrace(train), 2, "--resume must be auto|PATH, got ''");
+  }
+  ExpectOneLine(RunTerrace({"config", "--explain", ""}), 2,
+                "--explain must be KEY, got ''");
 }
 
 TEST_F(CommandsTest, ANameThatIsNotNearIsNotSuggested) {
