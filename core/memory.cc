@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "terrace/core/error.h"
+#include "terrace/core/machine_memory.h"
 #include "terrace/core/shape.h"
 
 namespace terrace {
@@ -52,6 +53,7 @@ bool IsOfPasses(MemoryTag tag) {
 }
 
 std::byte* SystemAllocate(int64_t block) {
+  if (!MachineHas(block)) return nullptr;
   const auto alignment = block < kSmallNbytes ? 64 : PageNbytes();
   return static_cast<std::byte*>(std::aligned_alloc(
       static_cast<size_t>(alignment), static_cast<size_t>(block)));
@@ -230,10 +232,14 @@ std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
     EmptyCacheLocked();
     data = take();
   }
-  if (data == nullptr)
-    TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the machine has no ",
-                  FormatBytes(nbytes), " left for ", Name(tag),
-                  report_.Summary());
+  if (data == nullptr) {
+    const auto available = AvailableMemory();
+    TERRACE_THROW(
+        ErrorCode::kOutOfMemory, "[memory] the machine has no ",
+        FormatBytes(nbytes), " left for ", Name(tag),
+        available ? StrCat(" (it can give ", FormatBytes(*available), ")") : "",
+        report_.Summary());
+  }
   if (budget_nbytes_ > 0)
     ShrinkCacheLocked(report_.total.now + nbytes - budget_nbytes_);
   Count(tag, nbytes);

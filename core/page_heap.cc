@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "terrace/core/error.h"
+#include "terrace/core/machine_memory.h"
 #include "terrace/core/shape.h"
 
 namespace terrace {
@@ -52,6 +53,8 @@ PageHeap::~PageHeap() {
 bool PageHeap::Grow(int64_t nbytes) {
   const int64_t size =
       RoundUp(fixed_ ? nbytes : std::max(nbytes, kLeastMapping), kHugePage);
+  // A region is made of what its pass has had already.
+  if (!fixed_ && !MachineHas(size)) return false;
   std::byte* const data = Map(size);
   if (data == nullptr) return false;
   mappings_.push_back({data, size});

@@ -209,11 +209,9 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
   });
 }
 
-// Ranks and threads are threads of this process: beyond the cores they take
-// turns, far beyond them nothing moves.
 void TrainingRun::CheckThreads() {
   const auto cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
-  const int64_t most = std::max<int64_t>(256, 16 * cores);
+  const int64_t most = zero::MostThreads();
   const int64_t ranks = file_.training.ranks;
   const int64_t threads =
       file_.training.threads.value_or(std::max<int64_t>(cores / ranks, 1));

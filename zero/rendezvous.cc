@@ -14,6 +14,8 @@ std::chrono::steady_clock::duration Seconds(double seconds) {
       std::chrono::duration<double>(std::min(seconds, 1e8)));
 }
 
+constexpr double kMostSliceS = 1;
+
 // "rank 1", "ranks 0, 2".
 std::string RankList(const std::vector<int>& ranks) {
   std::ostringstream out;
@@ -58,10 +60,14 @@ void Rendezvous::Arrive(int rank, const Descriptor& descriptor, Point point) {
     return;
   }
   const int64_t generation = generation_;
-  const auto deadline = std::chrono::steady_clock::now() + Seconds(timeout_s_);
-  changed_.wait_until(lock, deadline, [&] {
+  // In slices, each of which counts as no more than itself: while the process
+  // is stopped, or the machine asleep, no peer can come.
+  const double slice = std::min(kMostSliceS, timeout_s_ / 8);
+  double left = timeout_s_;
+  while (left > 0 && !changed_.wait_for(lock, Seconds(slice), [&] {
     return generation_ != generation || failure_.failed || MissesOneThatLeft();
-  });
+  }))
+    left -= slice;
   if (generation_ != generation) return;
   if (!failure_.failed) {
     const std::string message = Missing(descriptor, point);

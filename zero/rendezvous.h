@@ -9,7 +9,8 @@
 //
 // Every wait has three exits: done, failure of the group (kAborted naming the
 // first rank that failed), deadline (kCommunication naming the operation, the
-// ranks that came and those that did not). A failure lets nobody out, and so
+// ranks that came and those that did not; time in which the process was stopped
+// does not count). A failure lets nobody out, and so
 // no buffer go, while a peer is between the braces: these hold finite copies
 // and no waits.
 //

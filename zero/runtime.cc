@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -16,6 +17,7 @@
 
 #include "terrace/core/counted.h"
 #include "terrace/core/error.h"
+#include "terrace/core/machine_memory.h"
 #include "terrace/zero/agreement.h"
 #include "terrace/zero/config/json_source.h"
 #include "terrace/zero/launch_flags.h"
@@ -34,8 +36,10 @@ constexpr auto kAbortGrace = std::chrono::seconds(5);
 constexpr char kDefaultConfig[] =
     R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}})";
 
-StoreOptions OptionsOf(const LaunchOptions& options) {
+StoreOptions OptionsOf(const LaunchOptions& options,
+                       std::optional<int64_t> available) {
   StoreOptions store = ResolveStoreOptions(options.config, options.seed);
+  if (available) store.machine_nbytes = *available / options.ranks;
   if (options.f64) {
     TERRACE_CHECK(options.ranks == 1,
                   "[launch] f64 is a test dtype of one rank, got ",
@@ -108,6 +112,9 @@ struct Job {
   const LaunchOptions& options;
   const RankFunction& fn;
   int threads;
+  // Once for all ranks, before one of them takes any.
+  std::optional<int64_t> available =
+      options.available_nbytes ? options.available_nbytes : AvailableMemory();
   std::shared_ptr<ThreadGroup> group;
   Finish finish;
 
@@ -127,7 +134,7 @@ struct Job {
 
   void RunRank(int rank) {
     try {
-      Runtime runtime(options, threads, group, rank);
+      Runtime runtime(options, {threads, available}, group, rank);
       try {
         fn(runtime);
       } catch (...) {
@@ -143,9 +150,9 @@ struct Job {
 
 }  // namespace
 
-Runtime::Runtime(const LaunchOptions& options, int threads,
+Runtime::Runtime(const LaunchOptions& options, const Shared& shared,
                  const std::shared_ptr<ThreadGroup>& group, int rank)
-    : options_(options), context_(ContextOf(options, threads)) {
+    : options_(options), context_(ContextOf(options, shared.threads)) {
   if (options.profile) {
     profiler_ = std::make_unique<Profiler>(
         ProfilerOptions{.rank = rank, .max_trace_events = 1 << 16});
@@ -153,8 +160,8 @@ Runtime::Runtime(const LaunchOptions& options, int threads,
   }
   comm_ = MakeThreadCommunicator(group, rank,
                                  context_.device_arena().shared_from_this());
-  store_ =
-      std::make_unique<ParameterStore>(context_, *comm_, OptionsOf(options));
+  store_ = std::make_unique<ParameterStore>(
+      context_, *comm_, OptionsOf(options, shared.available_nbytes));
   store_->SetGroups(ResolveGroups(options.config));
 }
 
@@ -165,6 +172,11 @@ Runtime::~Runtime() { comm_.reset(); }
 int DefaultThreads(int ranks) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, cores / std::max(ranks, 1));
+}
+
+int64_t MostThreads() {
+  return std::max<int64_t>(256,
+                           16 * int64_t{std::thread::hardware_concurrency()});
 }
 
 void EnsureWaitPolicy(char** argv) {
@@ -178,7 +190,14 @@ void EnsureWaitPolicy(char** argv) {
 int Launch(const LaunchOptions& options, const RankFunction& fn,
            FirstFailure* failure) {
   HoldStandardDescriptors();
-  if (std::string why = LauncherRefusal(options.ranks); !why.empty()) {
+  const int threads =
+      options.threads > 0 ? options.threads : DefaultThreads(options.ranks);
+  std::string why = LauncherRefusal(options.ranks);
+  if (const int64_t most = MostThreads();
+      why.empty() && threads > most / std::max(options.ranks, 1))
+    why = StrCat("[launch] ranks x threads must be at most ", most,
+                 " on this machine, got ", options.ranks, " x ", threads);
+  if (!why.empty()) {
     const FirstFailure refused = {.failed = true,
                                   .rank = 0,
                                   .code = ErrorCode::kUsage,
@@ -189,8 +208,6 @@ int Launch(const LaunchOptions& options, const RankFunction& fn,
       Report(refused, 1);  // it is not the matter of a rank
     return ExitCode(refused.code);
   }
-  const int threads =
-      options.threads > 0 ? options.threads : DefaultThreads(options.ranks);
   ThreadGroupOptions group;
   group.ranks = options.ranks;
   group.timeout_s = options.config.communication_timeout_s;

@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,11 +41,19 @@ struct LaunchOptions {
   bool profile = false;
   // f64 working values for tests against references (one rank).
   bool f64 = false;
+  // What the machine can give to all ranks, in bytes; absent: as it says
+  // (core/machine_memory.h). Models whose states need more are refused.
+  std::optional<int64_t> available_nbytes = {};
 };
 
 class Runtime {
  public:
-  Runtime(const LaunchOptions& options, int threads,
+  // What Launch settled for all ranks.
+  struct Shared {
+    int threads;
+    std::optional<int64_t> available_nbytes;
+  };
+  Runtime(const LaunchOptions& options, const Shared& shared,
           const std::shared_ptr<ThreadGroup>& group, int rank);
   ~Runtime();
 
@@ -94,5 +103,9 @@ void EnsureWaitPolicy(char** argv);
 
 // Threads per rank when nobody says: cores / ranks, at least 1.
 int DefaultThreads(int ranks);
+
+// The most ranks x threads that Launch accepts on this machine: beyond the
+// cores they take turns, far beyond them nothing moves.
+int64_t MostThreads();
 
 }  // namespace terrace::zero

@@ -58,6 +58,9 @@ struct StoreOptions {
   int64_t check_replicas_every = 0;
   bool recompute_units = false;  // unit calls run again in backward
 
+  // What the machine can give to this rank, in bytes; absent: not compared.
+  std::optional<int64_t> machine_nbytes;
+
   // Sets the state table and the default moment for a DeepSpeed stage 0..3.
   // Throws kConfig for any other number.
   void ApplyStage(int stage, std::optional<ReductionMoment> moment = {});

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/zero/memory_model.h"
 
@@ -60,25 +61,35 @@ std::string OfUnits(const Layout& layout, std::span<const UnitId> units) {
 
 void CheckBudget(const StoreState& state) {
   const MemoryReport report = state.ctx.device_arena().Report();
-  if (report.budget_nbytes == 0) return;
+  const std::optional<int64_t>& machine = state.options.machine_nbytes;
+  if (report.budget_nbytes == 0 && !machine) return;
   const StateBytes bytes =
       BytesAtRest(state.layout, state.options, state.mesh.shard);
   const StepBytes step = BytesInStep(state.layout, state.options,
                                      state.mesh.shard, state.layout.uses());
-  const int64_t need = report.total.now - report[MemoryTag::kCache].now +
-                       bytes.states() + bytes.gathered + step.together;
-  if (need <= report.budget_nbytes) return;
-  const UnitLayout& largest =
-      *std::ranges::max_element(state.layout.units(), {}, &UnitLayout::numel);
-  TERRACE_THROW(ErrorCode::kOutOfMemory, "[store] the device budget of ",
-                report.budget_nbytes,
-                " bytes does not hold the model: at least ", need,
-                " bytes are needed besides activations (parameters ",
-                bytes.parameter, ", gradients ", bytes.gradient, ", optimizer ",
-                bytes.optimizer, ", slots of gathered units ", bytes.gathered,
-                ", reductions in backward ", step.together,
-                OfUnits(state.layout, step.units), "); the largest unit is '",
-                largest.name, "' with ", largest.numel(), " elements");
+  const int64_t more = bytes.states() + bytes.gathered + step.together;
+  const int64_t need = report.total.now - report[MemoryTag::kCache].now + more;
+  const auto refuse = [&](const std::string& what, int64_t needed) {
+    const UnitLayout& largest =
+        *std::ranges::max_element(state.layout.units(), {}, &UnitLayout::numel);
+    TERRACE_THROW(ErrorCode::kOutOfMemory, "[store] ", what,
+                  " does not hold the model: at least ", needed,
+                  " bytes are needed besides activations (parameters ",
+                  bytes.parameter, ", gradients ", bytes.gradient,
+                  ", optimizer ", bytes.optimizer, ", slots of gathered units ",
+                  bytes.gathered, ", reductions in backward ", step.together,
+                  OfUnits(state.layout, step.units), "); the largest unit is '",
+                  largest.name, "' with ", largest.numel(), " elements");
+  };
+  if (report.budget_nbytes > 0 && need > report.budget_nbytes)
+    refuse(StrCat("the device budget of ", report.budget_nbytes, " bytes"),
+           need);
+  // On a budget of its own a rank may still ask for more than there is.
+  if (machine && more > *machine)
+    refuse(
+        StrCat("this machine, which can give ", *machine, " bytes to each of ",
+               Counted(state.comm.size(), "rank"), ","),
+        more);
 }
 
 void AllocateStates(StoreState& state) {

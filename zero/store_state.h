@@ -82,8 +82,9 @@ struct StoreState {
 };
 
 // Throws kOutOfMemory, with the least budget and the units that decide it,
-// where the device budget does not hold the states, the slots and, in a step,
-// the open gradients and the staging of reductions. Activations come on top.
+// where the device budget, or what the machine can give, does not hold the
+// states, the slots and, in a step, the open gradients and the staging of
+// reductions. Activations come on top.
 void CheckBudget(const StoreState& state);
 
 // Allocates and zeroes every home, as the options say. Model-state bytes at

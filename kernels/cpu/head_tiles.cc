@@ -281,7 +281,8 @@ void RowGradient(float* x, int64_t n, int32_t label, float max, float sum) {
     }
     BF16 tail[hn::MaxLanes(d)];
     StoreAs(value(v), d, tail);
-    std::copy_n(tail, count, to + i);
+    // GCC does not see that it is no more than a vector.
+    std::copy_n(tail, std::min(count, PanelLanes<float>()), to + i);
   });
   to[label] = cpu::Cast<BF16>(picked);
 }

@@ -2,8 +2,11 @@
 // never a hang. Each case runs in a child process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <stdexcept>
 #include <thread>
@@ -105,6 +108,28 @@ TEST_F(LaunchExitTest, ARankThatStallsEndsTheProcessWithinTheDeadline) {
       ExitedWithCode(6),
       AllOf(Once("within 1 s: entered by rank 0, not by rank 1"),
             HasSubstr("gather h.0")));
+}
+
+// Ctrl-Z, and fg after more than the deadline.
+TEST_F(LaunchExitTest, TimeInWhichTheProcessIsStoppedDoesNotCount) {
+  const auto stop = [](zero::Engine&) {
+    const pid_t self = ::getpid();
+    const pid_t waker = ::fork();
+    if (waker == 0) {  // only calls that are safe after a fork beside threads
+      ::kill(self, SIGSTOP);
+      ::sleep(5);
+      ::kill(self, SIGCONT);
+      ::_exit(0);
+    }
+    ::waitpid(waker, nullptr, 0);
+  };
+  EXPECT_EXIT(TrainAndExit(2, 2, stop), ExitedWithCode(0), "");
+}
+
+TEST_F(LaunchExitTest, MoreThreadsThanAreOfUseAreRefused) {
+  EXPECT_EXIT(std::exit(zero::Launch(OptionsOf({.ranks = 100000}),
+                                     [](zero::Runtime&) {})),
+              ExitedWithCode(2), "ranks x threads must be at most");
 }
 
 TEST_F(LaunchExitTest, ARankThatSkipsACollectiveEndsTheProcess) {

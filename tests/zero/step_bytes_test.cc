@@ -260,5 +260,35 @@ TEST(StepBytesTest, TheLeastBudgetTrainsAndOneByteLessIsRefusedAtSeal) {
   }
 }
 
+// What the machine can give is compared before anything is taken.
+TEST(StepBytesTest, WhatTheMachineDoesNotHoldIsRefusedAtSeal) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const StoreSpec spec{.ranks = 3, .stage = stage};
+    SCOPED_TRACE(spec.ToString());
+    const Least least = LeastBudget(spec);
+    const auto launch = [&](int64_t available, zero::FirstFailure* failure) {
+      zero::LaunchOptions options = OptionsOf(spec);
+      options.available_nbytes = available;
+      return zero::Launch(
+          options,
+          [&](zero::Runtime& rt) {
+            const Weights weights(rt.store());
+            zero::Engine engine(rt);
+            weights.Train(engine);
+          },
+          failure);
+    };
+    zero::FirstFailure failure;
+    EXPECT_EQ(launch(3 * least.nbytes, &failure), 0) << failure.message;
+    EXPECT_EQ(launch(3 * least.nbytes - 1, &failure), 4);
+    EXPECT_TRUE(Contains(failure.message, StrCat("can give ", least.nbytes - 1,
+                                                 " bytes to each of 3 ranks")))
+        << failure.message;
+    EXPECT_TRUE(
+        Contains(failure.message, StrCat("at least ", least.nbytes, " bytes")))
+        << failure.message;
+  }
+}
+
 }  // namespace
 }  // namespace terrace::testing
