@@ -78,7 +78,7 @@ void ForwardRows(const LayerNormRows& a) {
     const Acc first_mean =
         SumRow<Acc>(a.columns,
                     [&](auto d, size_t c, auto& sum) HWY_ATTR {
-                      Touch(y + c);
+                      Touch(y, c);
                       auto value = LoadAs(d, x + c);
                       if constexpr (kResidual) {
                         value = hn::Add(value, LoadAs(d, residual + c));
@@ -98,8 +98,8 @@ void ForwardRows(const LayerNormRows& a) {
                 const auto centred =
                     hn::Sub(LoadAs(d, in + c), hn::Set(d, mean));
                 sum = hn::Add(sum, hn::Mul(centred, centred));
-                Touch(x + a.columns + c);
-                if constexpr (kResidual) Touch(residual + a.columns + c);
+                Touch(x, a.columns + c);
+                if constexpr (kResidual) Touch(residual, a.columns + c);
               }) / count;
     const Acc rstd = 1 / std::sqrt(variance + static_cast<Acc>(a.eps));
     ForEachVector<Acc>(a.columns, [&](auto d, size_t c) HWY_ATTR {
@@ -110,8 +110,8 @@ void ForwardRows(const LayerNormRows& a) {
       if constexpr (kCentred) value = hn::Add(value, hn::LoadU(d, beta + c));
       StoreAs(value, d, y + c);
       if constexpr (!kCentred) {
-        Touch(x + a.columns + c);
-        if constexpr (kResidual) Touch(residual + a.columns + c);
+        Touch(x, a.columns + c);
+        if constexpr (kResidual) Touch(residual, a.columns + c);
       }
     });
     if (a.mean != nullptr) static_cast<Acc*>(a.mean)[row] = mean;
@@ -152,8 +152,8 @@ void BackwardRows(const LayerNormGradRows& a) {
           const auto g = LoadAs(d, dy + c);
           const auto normal = xhat(d, c);
           const auto dxhat = hn::Mul(g, hn::LoadU(d, gamma + c));
-          Touch(soon + c);
-          Touch(later + c);
+          Touch(soon, c);
+          Touch(later, c);
           sum = hn::Add(sum, dxhat);
           products = hn::Add(products, hn::Mul(dxhat, normal));
           if (dgamma != nullptr)
@@ -174,8 +174,8 @@ void BackwardRows(const LayerNormGradRows& a) {
       auto value = hn::Mul(hn::Set(d, rstd), hn::Sub(centred, along));
       if (dsum != nullptr) value = hn::Add(LoadAs(d, dsum + c), value);
       StoreAs(value, d, dx + c);
-      Touch(x + a.columns + c);
-      Touch(dy + a.columns + c);
+      Touch(x, a.columns + c);
+      Touch(dy, a.columns + c);
     });
   }
 }

@@ -97,14 +97,6 @@ A RowExpSum(A* x, int64_t padded, A scale, A shift) {
 }
 
 template <class A>
-void RowScale(A* x, int64_t padded, A factor) {
-  const RowTag<A> d;
-  const auto v = hn::Set(d, factor);
-  for (int64_t j = 0; j < padded; j += RowLanes<A>())
-    hn::StoreU(hn::Mul(hn::LoadU(d, x + j), v), d, x + j);
-}
-
-template <class A>
 A RowDot(const A* x, const A* y, int64_t padded) {
   const RowTag<A> d;
   auto sum = hn::Zero(d);

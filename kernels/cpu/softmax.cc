@@ -1,6 +1,6 @@
 // Floats and 16-bit types go through several vectors side by side, straight
-// from x to y; a tail is a padded copy on the stack. Doubles go through padded
-// rows in scratch.
+// from x to y; a tail is a padded copy on the stack. Doubles, a test dtype, go
+// one by one.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "terrace/kernels/cpu/softmax.cc"
 // F32 of vec_math-inl.h holds a vector, which these cannot be a member of.
@@ -10,7 +10,12 @@
 #endif
 #include "hwy/foreach_target.h"  // before highway.h
 // After it, what is included once per instruction set.
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
 #include "hwy/highway.h"
+#include "terrace/kernels/cpu/cast.h"
 #include "terrace/kernels/cpu/row_io.h"
 #include "terrace/kernels/cpu/row_sums-inl.h"
 #include "terrace/kernels/cpu/rows-inl.h"
@@ -42,52 +47,55 @@ HWY_INLINE void StoreSome(const F32& v, size_t n, T* to) {
   for (size_t l = 0; l < n; ++l) to[l] = cpu::Cast<T>(rest[l]);
 }
 
-// The lines of an F32.
+// The lines of an F32 from element i on, which may lie behind the array.
 template <class T>
-HWY_INLINE void TouchF32(const T* p) {
+HWY_INLINE void TouchF32(const T* array, size_t i) {
   constexpr size_t kLine = 64 / sizeof(T);
-  for (size_t i = 0; i < F32::Numel(); i += kLine) Touch(p + i);
+  for (size_t j = 0; j < F32::Numel(); j += kLine) Touch(array, i + j);
 }
 
-// y = softmax(x). e has room for a row of floats and may be y.
+// All is -inf: nothing to divide by. NaN stays.
 template <class T>
-void SoftmaxRow(const T* x, size_t n, float* e, T* y) {
+void SoftmaxEmptyRow(const T* x, size_t n, T* y) {
+  using Acc = Accumulator<T>;
+  for (size_t j = 0; j < n; ++j)
+    y[j] = cpu::Cast<Acc>(x[j]) == kNegativeInfinity<Acc> ? cpu::Cast<T>(Acc{0})
+                                                          : x[j];
+}
+
+// y = softmax(x). Floats keep their exponentials in y; 16-bit types, which
+// would round them, take them twice.
+template <class T>
+void SoftmaxRow(const T* x, size_t n, T* y) {
+  constexpr bool kKeeps = std::is_same_v<T, float>;
   F32 most = kNegativeInfinity<float>;
   ForEachF32(x, n, [&](size_t i, size_t, const F32& v) HWY_ATTR {
     most = Max(most, v);
-    TouchF32(e + i);
+    TouchF32(y, i);
   });
   const float shift = MaxOfLanes(most);
-  if (shift == kNegativeInfinity<float>) {
-    for (size_t j = 0; j < n; ++j)  // NaN stays
-      y[j] = cpu::Cast<float>(x[j]) == shift ? cpu::Cast<T>(0.0f) : x[j];
-    return;
-  }
+  if (shift == kNegativeInfinity<float>) return SoftmaxEmptyRow(x, n, y);
   F32 sum = 0.0;
   const F32 vshift = double{shift};
   ForEachF32(x, n, [&](size_t i, size_t count, const F32& v) HWY_ATTR {
     const F32 exponential = ExpBelow(v - vshift);
     sum = sum + exponential;
-    StoreSome(exponential, count, e + i);
-    TouchF32(x + n + i);
+    if constexpr (kKeeps) StoreSome(exponential, count, y + i);
+    TouchF32(x, n + i);
   });
   const F32 factor = double{1 / SumOfLanes(sum)};
-  ForEachF32(e, n, [&](size_t i, size_t count, const F32& v) HWY_ATTR {
-    StoreSome(v * factor, count, y + i);
-  });
+  ForEachF32(
+      kKeeps ? y : x, n, [&](size_t i, size_t count, const F32& v) HWY_ATTR {
+        StoreSome((kKeeps ? v : ExpBelow(v - vshift)) * factor, count, y + i);
+      });
 }
 
-// In place on a padded row whose padding is -inf.
-void SoftmaxRowF64(double* x, int64_t padded) {
-  const double most = RowMax(x, padded);
-  if (most == kNegativeInfinity<double>) {
-    for (int64_t j = 0; j < padded; ++j) {
-      if (x[j] == kNegativeInfinity<double>) x[j] = 0;  // NaN stays
-    }
-    return;
-  }
-  const double sum = RowExpSum<double>(x, padded, 1, most);
-  RowScale<double>(x, padded, 1 / sum);
+void SoftmaxRow(const double* x, size_t n, double* y) {
+  const double most = *std::max_element(x, x + n);
+  if (most == kNegativeInfinity<double>) return SoftmaxEmptyRow(x, n, y);
+  double sum = 0;
+  for (size_t j = 0; j < n; ++j) sum += y[j] = std::exp(x[j] - most);
+  for (size_t j = 0; j < n; ++j) y[j] /= sum;
 }
 
 // dx = y (dy - sum dy y); dx may be dy.
@@ -96,37 +104,23 @@ void SoftmaxRowBackward(const T* y, const T* dy, size_t n, T* dx) {
   using Acc = Accumulator<T>;
   const Acc dot = SumRow<Acc>(n, [&](auto d, size_t c, auto& sum) HWY_ATTR {
     sum = hn::Add(sum, hn::Mul(LoadAs(d, dy + c), LoadAs(d, y + c)));
-    Touch(dx + c);
+    Touch(dx, c);
   });
   ForEachVector<Acc>(n, [&](auto d, size_t c) HWY_ATTR {
     const auto g = hn::Sub(LoadAs(d, dy + c), hn::Set(d, dot));
     StoreAs(hn::Mul(LoadAs(d, y + c), g), d, dx + c);
-    Touch(y + n + c);
-    Touch(dy + n + c);
+    Touch(y, n + c);
+    Touch(dy, n + c);
   });
 }
 
-// Rows [begin, end) of x; scratch: a padded row of accumulators, which f32 does
-// without.
 void SoftmaxRows(DType dtype, const void* x, void* y, int64_t width,
-                 int64_t begin, int64_t end, void* scratch) {
+                 int64_t begin, int64_t end) {
+  if (width == 0) return;
   VisitFloat(dtype, "softmax", [&]<class T>(Tag<T>) {
-    for (int64_t r = begin; r < end; ++r) {
-      const T* const from = static_cast<const T*>(x) + r * width;
-      T* const to = static_cast<T*>(y) + r * width;
-      if constexpr (std::is_same_v<T, double>) {
-        double* const row = static_cast<double*>(scratch);
-        const int64_t padded = PaddedRow(width);
-        cpu::LoadRow(from, width, row, padded, kNegativeInfinity<double>);
-        SoftmaxRowF64(row, padded);
-        cpu::StoreRow(row, width, to);
-      } else if constexpr (std::is_same_v<T, float>) {
-        SoftmaxRow(from, static_cast<size_t>(width), to, to);
-      } else {
-        SoftmaxRow(from, static_cast<size_t>(width),
-                   static_cast<float*>(scratch), to);
-      }
-    }
+    for (int64_t at = begin * width; at < end * width; at += width)
+      SoftmaxRow(static_cast<const T*>(x) + at, static_cast<size_t>(width),
+                 static_cast<T*>(y) + at);
   });
 }
 
@@ -140,14 +134,11 @@ void SoftmaxRowsBackward(DType dtype, const void* y, const void* dy, void* dx,
   });
 }
 
-int64_t SoftmaxPadded(int64_t n) { return PaddedRow(n); }
-
 }  // namespace terrace::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace terrace::kernels {
-HWY_EXPORT(SoftmaxPadded);
 HWY_EXPORT(SoftmaxRows);
 HWY_EXPORT(SoftmaxRowsBackward);
 
@@ -155,17 +146,11 @@ namespace cpu {
 
 void SoftmaxForward(const Context& ctx, const ConstView& x, const MutView& y) {
   const int64_t width = x.shape.dim(-1);
-  const int64_t padded = HWY_DYNAMIC_DISPATCH(SoftmaxPadded)(width);
-  const DType acc = AccumulatorOf(x.dtype);
-  ctx.pool().ParallelFor(
-      x.shape.Rows(), RowGrain(width), [&](int64_t begin, int64_t end) {
-        Tensor row;
-        if (x.dtype != DType::kF32)
-          row = ctx.Empty({padded}, acc, MemoryTag::kWorkspace);
-        HWY_DYNAMIC_DISPATCH(SoftmaxRows)
-        (x.dtype, x.data, y.data, width, begin, end,
-         row.defined() ? row.raw() : nullptr);
-      });
+  ctx.pool().ParallelFor(x.shape.Rows(), RowGrain(width),
+                         [&](int64_t begin, int64_t end) {
+                           HWY_DYNAMIC_DISPATCH(SoftmaxRows)
+                           (x.dtype, x.data, y.data, width, begin, end);
+                         });
 }
 
 void SoftmaxBackward(const Context& ctx, const ConstView& y,
