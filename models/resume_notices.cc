@@ -14,7 +14,6 @@ using zero::JsonNode;
 
 // Keys, and whole sections where they end in a dot.
 constexpr std::string_view kDeciding[] = {
-    "data.sequence_length",
     "data.tokenizer",
     "deepspeed.bf16.",
     "deepspeed.communication_data_type",
@@ -67,6 +66,19 @@ std::optional<Settings> Read(const RunSettings& run) {
   return settings;
 }
 
+std::string More(const zero::CheckpointExtras& extras, const std::string& key) {
+  const auto it = extras.more.find(key);
+  return it == extras.more.end() ? "" : it->second;
+}
+
+// The one in force, given or not; "" where the checkpoint does not say.
+std::string SequenceLength(const zero::CheckpointExtras& extras) {
+  const std::optional<JsonNode> data = Parse(More(extras, "data"));
+  const JsonNode* length =
+      data.has_value() ? data->Member("sequence_length") : nullptr;
+  return length == nullptr ? "" : zero::ToJsonText(*length);
+}
+
 std::vector<std::string_view> Facts(std::string_view text) {
   std::vector<std::string_view> facts;
   while (true) {
@@ -94,6 +106,36 @@ std::vector<std::string> ChangedSettings(const RunSettings& before,
     const std::string was = value(*old, key), is = value(*mine, key);
     if (was != is)
       notices.push_back(StrCat(key, " was ", was, " and is now ", is));
+  }
+  return notices;
+}
+
+std::vector<std::string> ChangedData(const zero::CheckpointExtras& before,
+                                     const zero::CheckpointExtras& now,
+                                     const std::string& path) {
+  std::vector<std::string> notices;
+  const std::string old_length = SequenceLength(before),
+                    length = SequenceLength(now);
+  if (old_length != length && !old_length.empty())
+    notices.push_back(StrCat("data.sequence_length was ", old_length,
+                             " and is now ", length));
+  if (before.seed != now.seed)
+    notices.push_back(
+        StrCat("the seed was ", before.seed, " and is now ", now.seed));
+  const std::string old_text = More(before, kTextFingerprint);
+  if (before.dataset_fingerprint.empty()) {
+    notices.push_back(path + " does not say which text it is of");
+  } else if (!old_text.empty()
+                 ? old_text != More(now, kTextFingerprint)
+                 : before.dataset_fingerprint != now.dataset_fingerprint) {
+    const bool mixed = old_length != length || before.seed != now.seed ||
+                       More(before, "tokenizer") != More(now, "tokenizer");
+    notices.push_back(
+        old_text.empty() && mixed
+            ? StrCat("whether the text is that of ", path,
+                     " cannot be told: it was saved by an earlier version")
+            : StrCat("the text is not that of ", path,
+                     ": its samples are counted on, in another order"));
   }
   return notices;
 }

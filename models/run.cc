@@ -191,6 +191,7 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
                         .sequence_length = sequence_length,
                         .seed = training.seed},
                        *tokenizer_);
+  notices_.insert(notices_.end(), data_.notices.begin(), data_.notices.end());
   const std::string from = CheckpointPath(request_.resume_from);
   std::error_code none;
   // A complete checkpoint of the run's own may lack no more than its name.
@@ -267,6 +268,7 @@ zero::CheckpointExtras TrainingRun::Extras(
   extras.numeric_environment = zero::NumericEnvironment(rt);
   extras.seed = file_.training.seed;
   extras.more["tokenizer"] = file_.data.tokenizer;
+  extras.more[kTextFingerprint] = StrCat(data_.text_fingerprint);
   extras.more["data"] =
       DataJson(file_.data, data_.train.sequence_length(), file_.training.seed);
   return extras;
@@ -294,12 +296,9 @@ void TrainingRun::Resume(zero::Engine& engine,
            {loaded.extras.config_resolved_json, loaded.extras.model_json},
            {extras.config_resolved_json, extras.model_json}))
     notice(text);
-  if (loaded.extras.dataset_fingerprint != extras.dataset_fingerprint)
-    notice("the text is not that of " + loaded.path +
-           ": its samples are counted on, in another order");
-  if (loaded.extras.seed != extras.seed)
-    notice(StrCat("the seed was ", loaded.extras.seed, " and is now ",
-                  extras.seed));
+  for (const std::string& text :
+       ChangedData(loaded.extras, extras, loaded.path))
+    notice(text);
   if (loaded.extras.numeric_environment != extras.numeric_environment)
     notice(StrCat("another numeric environment than that of ", loaded.path,
                   " (",

@@ -1,12 +1,14 @@
 #include "terrace/models/text_data.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <optional>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file's text: mapped, or read where there is nothing to map (a pipe, /proc).
+// A file's text: mapped, or read where there is nothing to map (/proc).
 class TextFile {
  public:
   explicit TextFile(const std::string& path) {
@@ -75,12 +77,71 @@ decltype(auto) Of(std::string_view where, const F& fn) {
   }
 }
 
-// `where` is the key of the run file that holds the patterns.
-std::deque<TextFile> OpenFiles(std::string_view where,
-                               const std::vector<std::string>& patterns,
-                               const std::string& base) {
+// A file by what it is, whatever it is called: device and number.
+using FileId = std::pair<uint64_t, uint64_t>;
+
+// "" for a regular file and for one that is not there: opening it says so.
+std::string_view WhatElse(const fs::file_status& status) {
+  switch (status.type()) {
+    case fs::file_type::fifo:
+      return "a pipe";
+    case fs::file_type::character:
+    case fs::file_type::block:
+      return "a device";
+    case fs::file_type::socket:
+      return "a socket";
+    default:
+      return "";
+  }
+}
+
+// The files of one key.
+struct TextFiles {
   std::deque<TextFile> files;  // they stay where they are
-  std::set<fs::path> seen;
+  std::map<FileId, std::string> paths;
+  std::vector<std::string> again;  // what names one of them a second time
+};
+
+void OpenFile(std::string_view where, const std::string& path,
+              TextFiles* found) {
+  std::error_code none;  // the read below says what is wrong
+  const fs::file_status status = fs::status(path, none);
+  if (fs::is_directory(status)) {
+    TERRACE_THROW(ErrorCode::kData, "[", where,
+                  "] each pattern must match files, got folder \"", path,
+                  "\"; its files are \"", path, "/*\"");
+  }
+  if (!WhatElse(status).empty()) {
+    TERRACE_THROW(ErrorCode::kData, "[", where,
+                  "] each file must be a regular file, got \"", path, "\", ",
+                  WhatElse(status));
+  }
+  struct stat id = {};
+  if (::stat(path.c_str(), &id) == 0) {
+    const auto [first, is_new] =
+        found->paths.emplace(FileId(id.st_dev, id.st_ino), path);
+    if (!is_new) {
+      found->again.push_back(
+          StrCat("\"", first->second, "\"",
+                 path == first->second ? "" : " (as \"" + path + "\")"));
+      return;
+    }
+  }
+  const std::string_view text = Of(where, [&]() -> TextFile& {
+                                  return found->files.emplace_back(path);
+                                }).text();
+  if (SplitDocuments(text).empty()) {
+    TERRACE_THROW(ErrorCode::kData, "[", where,
+                  "] each file must hold text, got \"", path, "\" of ",
+                  text.size(), " bytes without any");
+  }
+}
+
+// `where` is the key of the run file that holds the patterns.
+TextFiles OpenFiles(std::string_view where,
+                    const std::vector<std::string>& patterns,
+                    const std::string& base) {
+  TextFiles found;
   for (const std::string& pattern : patterns) {
     const std::vector<std::string> paths =
         Of(where, [&] { return ExpandGlob(Below(base, pattern)); });
@@ -90,26 +151,49 @@ std::deque<TextFile> OpenFiles(std::string_view where,
                     "\", which matches none",
                     base.empty() ? "" : " (looked in \"" + base + "\")");
     }
-    for (const std::string& path : paths) {
-      std::error_code none;  // the read below says what is wrong
-      if (fs::is_directory(path, none)) {
-        TERRACE_THROW(ErrorCode::kData, "[", where,
-                      "] each pattern must match files, got folder \"", path,
-                      "\"; its files are \"", path, "/*\"");
-      }
-      const fs::path real = fs::canonical(path, none);
-      if (!none && !seen.insert(real).second) continue;
-      const std::string_view text = Of(where, [&]() -> TextFile& {
-                                      return files.emplace_back(path);
-                                    }).text();
-      if (SplitDocuments(text).empty()) {
-        TERRACE_THROW(ErrorCode::kData, "[", where,
-                      "] each file must hold text, got \"", path, "\" of ",
-                      text.size(), " bytes without any");
-      }
-    }
+    for (const std::string& path : paths) OpenFile(where, path, &found);
   }
-  return files;
+  return found;
+}
+
+// The first three, and how many more there are.
+std::string Some(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 3;
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) {
+    out += StrCat(i == 0 ? "" : ", ", names[i]);
+  }
+  if (names.size() > kMost)
+    out += StrCat(" and ", names.size() - kMost, " more");
+  return out;
+}
+
+void AddNotices(const TextFiles& train, const TextFiles& validation,
+                std::vector<std::string>* notices) {
+  for (const auto& [key, files] : {std::pair("data.train", &train),
+                                   std::pair("data.validation", &validation)}) {
+    if (files->again.empty()) continue;
+    notices->push_back(StrCat(key, " names more than once: ",
+                              Some(files->again), "; each file counts once"));
+  }
+  std::vector<std::string> both;
+  for (const auto& [id, path] : validation.paths) {
+    if (train.paths.contains(id)) both.push_back("\"" + path + "\"");
+  }
+  std::ranges::sort(both);  // by name, not by number
+  if (both.empty()) return;
+  notices->push_back(StrCat("data.train and data.validation both name ",
+                            Some(both),
+                            ": the held-out loss is in part of trained text"));
+}
+
+// `key`, and the text behind it.
+uint64_t TextFingerprint(RngKey key, const TextFiles& train,
+                         const TextFiles& validation) {
+  key = key.With(train.files.size());
+  for (const TextFile& file : train.files) key = key.With(file.text());
+  for (const TextFile& file : validation.files) key = key.With(file.text());
+  return key.bits();
 }
 
 std::vector<std::string_view> AllDocuments(const std::deque<TextFile>& files) {
@@ -209,17 +293,16 @@ TextData LoadTextData(const TextDataOptions& options,
       options.validation_fraction >= 0 && options.validation_fraction < 1,
       "[data] validation_fraction must be in [0, 1), got ",
       options.validation_fraction);
-  const std::deque<TextFile> train_files =
-      OpenFiles("data.train", options.train, options.base);
-  const std::deque<TextFile> validation_files =
+  const TextFiles train = OpenFiles("data.train", options.train, options.base);
+  const TextFiles validation =
       OpenFiles("data.validation", options.validation, options.base);
 
   Split split;
-  if (validation_files.empty()) {
-    split = HoldOut(AllDocuments(train_files), options.validation_fraction,
+  if (validation.files.empty()) {
+    split = HoldOut(AllDocuments(train.files), options.validation_fraction,
                     options.seed);
   } else {
-    split = {AllDocuments(train_files), AllDocuments(validation_files)};
+    split = {AllDocuments(train.files), AllDocuments(validation.files)};
   }
 
   TextData data;
@@ -237,21 +320,21 @@ TextData LoadTextData(const TextDataOptions& options,
                              .name = "data.validation"});
   }
 
-  RngKey hash(options.seed, "text data", tokenizer.name(),
-              tokenizer.vocab_size(), options.sequence_length,
-              std::bit_cast<uint64_t>(options.validation_fraction),
-              train_files.size());
-  for (const TextFile& file : train_files) hash = hash.With(file.text());
-  for (const TextFile& file : validation_files) hash = hash.With(file.text());
-  data.fingerprint = hash.bits();
+  data.text_fingerprint = TextFingerprint(RngKey(0, "text"), train, validation);
+  data.fingerprint = TextFingerprint(
+      RngKey(options.seed, "text data", tokenizer.name(),
+             tokenizer.vocab_size(), options.sequence_length,
+             std::bit_cast<uint64_t>(options.validation_fraction)),
+      train, validation);
+  AddNotices(train, validation, &data.notices);
   return data;
 }
 
 TokenDataset LoadText(const std::vector<std::string>& patterns,
                       const Tokenizer& tokenizer,
                       const TokenDataset::Options& options) {
-  const std::deque<TextFile> files = OpenFiles(options.name, patterns, "");
-  return Build(AllDocuments(files), tokenizer, options);
+  const TextFiles found = OpenFiles(options.name, patterns, "");
+  return Build(AllDocuments(found.files), tokenizer, options);
 }
 
 }  // namespace terrace::models

@@ -41,13 +41,17 @@ struct TextData {
   int64_t validation_documents = 0;
   // Of file contents and settings; equal on all ranks and across a resume.
   uint64_t fingerprint = 0;
+  // Of file contents alone, and which of them are trained on.
+  uint64_t text_fingerprint = 0;
+  // Files that are named twice, in one list or in both.
+  std::vector<std::string> notices;
 };
 
 // Reads the files, in the order of the patterns and by name within one; of each
 // of the two lists, a file reached twice (by two patterns or by a link) counts
-// once. Throws kData naming the pattern that matches no file, the file without
-// text, or the split that is too short; kIo with the key for a file that cannot
-// be read.
+// once. Throws kData naming the pattern that matches no file, the file that is
+// no regular one or has no text, or the split that is too short; kIo with the
+// key for a file that cannot be read.
 TextData LoadTextData(const TextDataOptions& options,
                       const Tokenizer& tokenizer);
 

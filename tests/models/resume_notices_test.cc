@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "terrace/core/error.h"
 #include "terrace/zero/config/resolved_config.h"
 
 namespace terrace::models {
@@ -51,6 +52,56 @@ TEST(ResumeNoticesTest, ATextThatCannotBeReadSaysNothing) {
   for (const char* text : {"", "{", "[]", "{\"values\": 3, \"x\": 1}"})
     EXPECT_THAT(ChangedSettings({text, ""}, {text, ""}), IsEmpty()) << text;
   EXPECT_THAT(ChangedSettings({"", ""}, good), IsEmpty());
+}
+
+zero::CheckpointExtras Data(uint64_t seed, int length, const char* text,
+                            const std::string& mixed) {
+  zero::CheckpointExtras extras;
+  extras.seed = seed;
+  extras.dataset_fingerprint = mixed;
+  extras.more["tokenizer"] = "byte";
+  extras.more["data"] = StrCat("{\"sequence_length\": ", length, "}");
+  if (text != nullptr) extras.more[kTextFingerprint] = text;
+  return extras;
+}
+
+TEST(ResumeNoticesTest, TextSeedAndSequenceLengthAreToldApart) {
+  const std::string seed = "the seed was 1 and is now 2",
+                    length = "data.sequence_length was 32 and is now 16",
+                    text =
+                        "the text is not that of a/step-2: its samples are "
+                        "counted on, in another order";
+  const zero::CheckpointExtras before = Data(1, 32, "5", "100");
+  const auto told = [&](const zero::CheckpointExtras& now) {
+    return ChangedData(before, now, "a/step-2");
+  };
+  EXPECT_THAT(told(before), IsEmpty());
+  EXPECT_THAT(told(Data(2, 32, "5", "101")), ElementsAre(seed));
+  EXPECT_THAT(told(Data(1, 16, "5", "102")), ElementsAre(length));
+  EXPECT_THAT(told(Data(1, 32, "6", "103")), ElementsAre(text));
+  EXPECT_THAT(told(Data(2, 16, "5", "104")), ElementsAre(length, seed));
+  EXPECT_THAT(told(Data(2, 16, "6", "105")), ElementsAre(length, seed, text));
+}
+
+// Before text_fingerprint there was the mixed one alone.
+TEST(ResumeNoticesTest, OfAnEarlierVersionNothingWrongIsSaid) {
+  const std::string seed = "the seed was 1 and is now 2",
+                    length = "data.sequence_length was 32 and is now 16",
+                    text =
+                        "the text is not that of a/step-2: its samples are "
+                        "counted on, in another order",
+                    open =
+                        "whether the text is that of a/step-2 cannot be "
+                        "told: it was saved by an earlier version";
+  const auto told = [&](const zero::CheckpointExtras& now) {
+    return ChangedData(Data(1, 32, nullptr, "100"), now, "a/step-2");
+  };
+  EXPECT_THAT(told(Data(1, 32, "5", "100")), IsEmpty());
+  EXPECT_THAT(told(Data(1, 32, "6", "101")), ElementsAre(text));
+  EXPECT_THAT(told(Data(2, 32, "5", "102")), ElementsAre(seed, open));
+  EXPECT_THAT(told(Data(1, 16, "5", "103")), ElementsAre(length, open));
+  EXPECT_THAT(ChangedData({}, Data(0, 32, "5", "100"), "a/step-2"),
+              ElementsAre("a/step-2 does not say which text it is of"));
 }
 
 TEST(ResumeNoticesTest, TheEnvironmentIsComparedFactByFact) {

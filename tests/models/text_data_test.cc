@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@ namespace fs = std::filesystem;
 
 using support::ExpectError;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 class TextDataTest : public testing::Test {
  protected:
@@ -92,6 +94,66 @@ TEST_F(TextDataTest, AFileReachedTwiceCountsOnce) {
       Options({"*.txt", "a.txt", (folder_ / "a.txt").string()});
   options.validation_fraction = 0;
   EXPECT_EQ(Text(Load(options).train), "aaaa\n|");
+  const std::string file = (folder_ / "a.txt").string(),
+                    link = (folder_ / "link.txt").string();
+  EXPECT_THAT(Load(options).notices,
+              ElementsAre(StrCat("data.train names more than once: \"", file,
+                                 "\" (as \"", link, "\"), \"", file, "\", \"",
+                                 file, "\"; each file counts once")));
+  // A second name of the same file is one too.
+  fs::remove(folder_ / "link.txt");
+  fs::create_hard_link(folder_ / "a.txt", folder_ / "link.txt");
+  options.train = {"*.txt"};
+  EXPECT_EQ(Text(Load(options).train), "aaaa\n|");
+  EXPECT_THAT(
+      Load(options).notices,
+      ElementsAre(StrCat("data.train names more than once: \"", file,
+                         "\" (as \"", link, "\"); each file counts once")));
+}
+
+TEST_F(TextDataTest, AFileThatIsTrainedAndHeldOutIsNoted) {
+  std::string expected;
+  for (int i = 0; i < 5; ++i) {
+    Write(StrCat("t", i), StrCat("text ", i, "\n"));
+    if (i >= 1 && i <= 3)
+      expected += StrCat(i > 1 ? ", \"" : "\"",
+                         (folder_ / StrCat("t", i)).string(), "\"");
+  }
+  Write("v", "other\n");
+  TextDataOptions options = Options({"t*"});
+  options.validation = {"v"};
+  EXPECT_THAT(Load(options).notices, IsEmpty());
+  options.validation = {"v", "t[1-4]"};
+  EXPECT_THAT(
+      Load(options).notices,
+      ElementsAre(StrCat("data.train and data.validation both name ", expected,
+                         " and 1 more: the held-out loss is in part of trained "
+                         "text")));
+  // In both lists each still counts: the notice is all.
+  EXPECT_EQ(Text(Load(options).validation),
+            "other\n|text 1\n|text 2\n|text 3\n|text 4\n|");
+}
+
+TEST_F(TextDataTest, OnlyRegularFilesAreRead) {
+  Write("a", "some text\n");
+  ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("/dev/urandom", folder_ / "device");
+  for (const auto& [name, what] :
+       {std::pair("pipe", "a pipe"), std::pair("device", "a device")}) {
+    const std::string path = (folder_ / name).string();
+    const std::string part = StrCat(
+        "] each file must be a regular file, got \"", path, "\", ", what);
+    ExpectError(ErrorCode::kData, "[data.train" + part, [&] {
+      Load(Options({"a", name}));
+    });
+    TextDataOptions options = Options({"a"});
+    options.validation = {name};
+    ExpectError(ErrorCode::kData, "[data.validation" + part,
+                [&] { Load(options); });
+    ExpectError(ErrorCode::kData, "[--text" + part, [&] {
+      LoadText({path}, *tokenizer_, {.sequence_length = 4, .name = "--text"});
+    });
+  }
 }
 
 TEST_F(TextDataTest, TheHeldOutShareIsExactAndDisjoint) {
@@ -184,6 +246,22 @@ TEST_F(TextDataTest, FingerprintFollowsContentAndSettings) {
   other = options;
   other.train = {"c", "b"};
   EXPECT_EQ(Load(other).fingerprint, before);
+}
+
+TEST_F(TextDataTest, TheTextsFingerprintFollowsContentAlone) {
+  Write("a", "some text\n");
+  Write("b", "more text\n");
+  const TextDataOptions options = Options({"a", "b"});
+  const uint64_t before = Load(options).text_fingerprint;
+  TextDataOptions other = options;
+  other.seed = 2;
+  other.sequence_length = 5;
+  EXPECT_EQ(Load(other).text_fingerprint, before);
+  other.train = {"a"};
+  other.validation = {"b"};
+  EXPECT_NE(Load(other).text_fingerprint, before);
+  Write("b", "more Text\n");
+  EXPECT_NE(Load(options).text_fingerprint, before);
 }
 
 TEST_F(TextDataTest, FolderNamesAreNotPatterns) {

@@ -267,6 +267,24 @@ TEST_F(CommandsTest, TextTakesSeveralFiles) {
                 HasSubstr("may be repeated"));
 }
 
+// A device without an end, and a pipe that nobody writes into.
+TEST_F(CommandsTest, TextMustBeRegularFiles) {
+  const std::string folder = FreshFolder("irregular");
+  const std::string pipe = folder + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {std::string("/dev/urandom"), pipe}) {
+    const std::string part =
+        StrCat("must be a regular file, got \"", path, "\"");
+    for (const char* key : {"train", "validation"})
+      ExpectOneLine(RunTerrace({"train", "--config", folder_ + "/run.json",
+                                "--out", folder + "/out", "--set",
+                                StrCat("data.", key, "=[\"", path, "\"]")}),
+                    3, part);
+    ExpectOneLine(RunTerrace({"eval", "--checkpoint", Out(), "--text", path}),
+                  3, part);
+  }
+}
+
 TEST_F(CommandsTest, DoctorsFolderMustBeThere) {
   for (const char* mib : {"0", "1"})
     ExpectOneLine(

@@ -252,6 +252,33 @@ TEST(ResumeTest, WhatDiffersIsNamed) {
   EXPECT_THAT(same.out, Not(HasSubstr("environment")));
 }
 
+TEST(ResumeTest, TextSeedAndSequenceLengthAreToldApart) {
+  const std::string folder = MakeRun("apart");
+  ASSERT_EQ(Train(folder).code, 0);
+  const std::string seed = "note: the seed was 1234 and is now 7\n",
+                    length =
+                        "note: data.sequence_length was 32 and is now 16\n",
+                    text = "note: the text is not that of ";
+  const auto notes = [&](const std::vector<std::string>& more) {
+    fs::remove_all(folder + "/copy");
+    std::vector<std::string> flags = {"--resume", folder + "/out", "--steps",
+                                      "21"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Outcome run = Train(folder, flags, "copy");
+    EXPECT_EQ(run.code, 0) << run.err;
+    std::string found;
+    for (const std::string* part : {&seed, &length, &text})
+      found += run.out.find(*part) == std::string::npos ? '-' : 'x';
+    return found;
+  };
+  EXPECT_EQ(notes({}), "---");
+  EXPECT_EQ(notes({"--set", "training.seed=7"}), "x--");
+  EXPECT_EQ(notes({"--set", "data.sequence_length=16"}), "-x-");
+  WriteText(folder + "/text.txt", ReadText(folder + "/text.txt") + "More.\n");
+  EXPECT_EQ(notes({}), "--x");
+  EXPECT_EQ(notes({"--set", "training.seed=7"}), "x-x");
+}
+
 TEST(ResumeTest, WithoutACheckpointItBeginsAnewAndSaysSo) {
   const std::string folder = MakeRun("anew");
   const Outcome run = Train(folder, {"--resume", "--steps", "1"});
