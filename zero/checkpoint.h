@@ -103,7 +103,9 @@ struct CheckpointInspection {
 
 // What is in a checkpoint (as LoadCheckpoint takes it) or a safetensors file,
 // which has no checksums. `verify` reads all data and compares the checksums;
-// without it the sizes of the files alone. Throws as LoadCheckpoint does.
+// without it the sizes of the files alone. Throws as LoadCheckpoint does. Where
+// `path` is a checkpoint directory that a run saves into, and its latest is
+// removed while it is read, the one that is the latest by then is read instead.
 CheckpointInspection InspectCheckpoint(const std::string& path,
                                        bool verify = true);
 

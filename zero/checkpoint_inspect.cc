@@ -115,16 +115,28 @@ CheckpointInspection DescribeCheckpoint(const std::string& folder,
   return found;
 }
 
-}  // namespace
-
-CheckpointInspection InspectCheckpoint(const std::string& path, bool verify) {
-  const CheckpointPlace place = ResolveCheckpoint(path);
+CheckpointInspection Describe(const CheckpointPlace& place, bool verify) {
   if (!place.weights_file) return DescribeCheckpoint(place.path, verify);
   std::string text = DescribeWeights(SafetensorsReader(place.path));
   if (!place.part_of.empty())
     text =
         StrCat("one rank's part of the checkpoint ", place.part_of, "\n", text);
   return {std::move(text), ""};
+}
+
+}  // namespace
+
+CheckpointInspection InspectCheckpoint(const std::string& path, bool verify) {
+  CheckpointPlace place = ResolveCheckpoint(path);
+  for (int reads = 1;; ++reads) {
+    try {
+      CheckpointInspection found = Describe(place, verify);
+      if (found.damage.empty() || reads == kMostReads || !MovedOn(path, &place))
+        return found;
+    } catch (const Error&) {
+      if (reads == kMostReads || !MovedOn(path, &place)) throw;
+    }
+  }
 }
 
 }  // namespace terrace::zero

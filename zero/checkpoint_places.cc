@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
@@ -70,22 +71,32 @@ std::string Existing(const std::string& dir) {
   return names.empty() ? "" : "; there are " + names;
 }
 
-// The step's folder that `latest` names.
-std::string FollowLatest(const std::string& dir) {
-  const std::string latest = dir + "/" + kLatestName;
+std::string ReadLatest(const std::string& latest) {
   std::string name = ReadFile(latest);
   while (!name.empty() && (name.back() == '\n' || name.back() == ' '))
     name.pop_back();
-  if (IterationOf(name) < 0)
-    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", latest,
-                  " must hold the name of a step's folder, got '", name, "'",
-                  Existing(dir));
-  const std::string folder = dir + "/" + name;
-  if (!HasManifest(folder))
-    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", latest, " names ", name,
-                  ", but ", folder, "/", kManifestName, " is missing",
-                  Existing(dir));
-  return folder;
+  return name;
+}
+
+// The step's folder that `latest` names.
+std::string FollowLatest(const std::string& dir) {
+  const std::string latest = dir + "/" + kLatestName;
+  std::string name = ReadLatest(latest);
+  for (int tries = 1;; ++tries) {
+    if (IterationOf(name) < 0)
+      TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", latest,
+                    " must hold the name of a step's folder, got '", name, "'",
+                    Existing(dir));
+    const std::string folder = dir + "/" + name;
+    if (HasManifest(folder)) return folder;
+    // A run that saves may have replaced it, and removed the folder, meanwhile.
+    std::string again = ReadLatest(latest);
+    if (again == name || tries == kMostReads)
+      TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", latest, " names ", name,
+                    ", but ", folder, "/", kManifestName, " is missing",
+                    Existing(dir));
+    name = std::move(again);
+  }
 }
 
 // A folder with nothing but what a save writes before the manifest: no file of
@@ -203,6 +214,17 @@ CheckpointPlace ResolveCheckpoint(const std::string& given) {
       step ? StrCat(kManifestName, " is missing, the save did not finish")
            : StrCat("there is neither ", kManifestName, " nor ", kLatestName,
                     " nor a folder step-N with a manifest"));
+}
+
+bool MovedOn(const std::string& path, CheckpointPlace* place) {
+  try {
+    CheckpointPlace now = ResolveCheckpoint(path);
+    if (now.path == place->path) return false;
+    *place = std::move(now);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 void RefusePart(const CheckpointPlace& place) {

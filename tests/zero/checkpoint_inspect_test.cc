@@ -1,9 +1,15 @@
 // InspectCheckpoint: what it tells, what it finds; and a file of one rank,
 // which is no checkpoint.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "terrace/core/safetensors.h"
 #include "terrace/tests/zero/checkpoint_support.h"
@@ -93,6 +99,73 @@ TEST(CheckpointInspectTest, AFileOfOneRankIsAPartAndNoCheckpoint) {
   const std::string dir = FreshDir("alone");
   SafetensorsWriter(dir + "/rank-1.safetensors", {}).Finish();
   ExpectPart(Refusal(dir + "/rank-1.safetensors"), "holds weights alone");
+}
+
+// A reader that is kept waiting by a pipe where a file should be, while
+// `change` happens; then the pipe says `text`.
+class Meanwhile {
+ public:
+  Meanwhile(const std::string& path, const std::string& text,
+            std::function<void()> change) {
+    fs::remove(path);
+    EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+    writer_ = std::thread([=, change = std::move(change)] {
+      const int pipe = open(path.c_str(), O_WRONLY);  // once it is read
+      change();
+      EXPECT_EQ(write(pipe, text.data(), text.size()), std::ssize(text));
+      close(pipe);
+    });
+  }
+  ~Meanwhile() { writer_.join(); }
+
+ private:
+  std::thread writer_;
+};
+
+TEST(CheckpointInspectTest, TheLatestIsFoundAgainWhenItIsRemovedMeanwhile) {
+  const std::string folder = SavedToy("run");
+  const std::string dir = fs::path(folder).parent_path();
+  const std::string latest = dir + "/latest", next = dir + "/step-9";
+  const auto rotate = [&] {
+    WriteFileAtomically(latest, "step-9\n");
+    fs::remove_all(folder);
+  };
+  fs::copy(folder, dir + "/kept", fs::copy_options::recursive);
+  fs::copy(folder, next, fs::copy_options::recursive);
+  {  // before its manifest is read
+    const Meanwhile writer(folder + "/manifest.json", "", rotate);
+    const CheckpointInspection found = InspectCheckpoint(dir);
+    EXPECT_EQ(found.damage, "");
+    ExpectPart(found.text, "checkpoint: " + next);
+  }
+  {  // before its folder is looked at
+    const Meanwhile writer(latest, fs::path(folder).filename(), rotate);
+    ExpectPart(InspectCheckpoint(dir).text, "checkpoint: " + next);
+  }
+  // Half of it is removed: the rest looks damaged, and another is the latest.
+  fs::copy(dir + "/kept", folder, fs::copy_options::recursive);
+  const std::string manifest = ReadFile(folder + "/manifest.json");
+  WriteFileAtomically(latest, fs::path(folder).filename().string());
+  {
+    const Meanwhile writer(folder + "/manifest.json", manifest, [&] {
+      WriteFileAtomically(latest, "step-9\n");
+      fs::remove(folder + "/rank-1.safetensors");
+    });
+    const CheckpointInspection found = InspectCheckpoint(dir);
+    EXPECT_EQ(found.damage, "");
+    ExpectPart(found.text, "checkpoint: " + next);
+  }
+  // The folder that was given is the one that is read.
+  {
+    const Meanwhile writer(folder + "/manifest.json", "", rotate);
+    const Error error = ErrorFrom([&] { InspectCheckpoint(folder); });
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    ExpectPart(error.message(), folder + "/manifest.json");
+  }
+  // A name of nothing stays one.
+  WriteFileAtomically(latest, "step-77\n");
+  ExpectPart(ErrorFrom([&] { InspectCheckpoint(dir); }).message(),
+             "names step-77, but " + dir + "/step-77/manifest.json is missing");
 }
 
 }  // namespace
