@@ -1,5 +1,7 @@
 #include "terrace/models/metrics.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -8,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "terrace/core/error.h"
 #include "terrace/core/json_writer.h"
 #include "terrace/core/profiler.h"
 
@@ -167,10 +170,15 @@ MetricsFile::MetricsFile(const std::string& path, int64_t keep_until,
   }
   const std::string_view rest =
       std::string_view(text).substr(static_cast<size_t>(nbytes_));
-  dropped_ = std::ranges::count(rest, '\n');
-  if (dropped_ > 0) {
+  const std::string_view lines = rest.substr(0, rest.rfind('\n') + 1);
+  dropped_.lines = std::ranges::count(lines, '\n');
+  const std::string_view cut = rest.substr(lines.size());
+  dropped_.cut_nbytes = std::ssize(cut);
+  // A number that nothing follows may be cut too.
+  if (cut.find(',') != cut.npos)
+    dropped_.cut_step = std::max<int64_t>(StepOf(cut), 0);
+  if (dropped_.lines > 0) {
     File copy = File::OpenWrite(path + ".dropped", calls);
-    const std::string_view lines = rest.substr(0, rest.rfind('\n') + 1);
     copy.WriteAt(copy.nbytes(), std::as_bytes(std::span(lines)));
     copy.Sync();
     copy.Close();
@@ -181,7 +189,19 @@ MetricsFile::MetricsFile(const std::string& path, int64_t keep_until,
   file_.Resize(nbytes_);
 }
 
+void MetricsFile::CheckThere() const {
+  struct stat mine = {}, there = {};
+  if (::fstat(file_.descriptor(), &mine) == 0 &&
+      ::stat(path().c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
+      mine.st_dev == there.st_dev)
+    return;
+  TERRACE_THROW(ErrorCode::kIo, "[train] ", path(),
+                " must stay while the run writes it, but it or its folder was "
+                "removed, moved or replaced");
+}
+
 void MetricsFile::Append(const std::string& line) {
+  CheckThere();
   const std::string text = line + "\n";
   file_.WriteAt(nbytes_, std::as_bytes(std::span(text)));
   nbytes_ += static_cast<int64_t>(text.size());

@@ -67,17 +67,27 @@ class MetricsFile {
  public:
   // Of what the file holds already, whole lines up to step `keep_until` stay:
   // a resumed run writes the steps after its checkpoint again. What goes is
-  // appended to PATH.dropped, and is on the disk before it goes.
+  // appended to PATH.dropped, and is on the disk before it goes; but for a last
+  // line that a kill cut short, which is lost.
   MetricsFile(const std::string& path, int64_t keep_until,
               const File::Calls& calls = internal::SystemFileCalls());
+  // Throws kIo where another file, or none, has its path by now: whoever
+  // removed it or its folder does not get the lines.
   void Append(const std::string& line);
-  int64_t dropped() const { return dropped_; }  // lines
+  struct Dropped {
+    int64_t lines = 0;       // in PATH.dropped
+    int64_t cut_nbytes = 0;  // of the line cut short
+    int64_t cut_step = 0;    // its step; 0: not known
+  };
+  const Dropped& dropped() const { return dropped_; }
   const std::string& path() const { return file_.path(); }
 
  private:
+  void CheckThere() const;
+
   File file_;
   int64_t nbytes_ = 0;
-  int64_t dropped_ = 0;
+  Dropped dropped_;
 };
 
 // A NaN without its sign, which printf would show.

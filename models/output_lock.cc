@@ -79,11 +79,7 @@ bool OutputLock::TryLock() {
                      std::generic_category().message(error),
                      "): start no second run into it");
   }
-  struct stat mine = {}, there = {};
-  const bool kept = ::fstat(fd_, &mine) == 0 &&
-                    ::lstat(path_.c_str(), &there) == 0 &&
-                    mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
-  if (!kept) {
+  if (!IsThere()) {
     close();
     return false;
   }
@@ -98,10 +94,17 @@ bool OutputLock::TryLock() {
   return true;
 }
 
+bool OutputLock::IsThere() const {
+  struct stat mine = {}, there = {};
+  return ::fstat(fd_, &mine) == 0 && ::lstat(path_.c_str(), &there) == 0 &&
+         mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+}
+
 OutputLock::~OutputLock() {
   if (fd_ < 0) return;
-  // While it is held: nobody else can think that the file is theirs.
-  ::unlink(path_.c_str());
+  // While it is held: nobody else can think that the file is theirs. Where the
+  // folder was removed meanwhile, another run may have made it anew.
+  if (IsThere()) ::unlink(path_.c_str());
   if (made_folder_) ::rmdir(folder_.c_str());  // refused where it holds a run
   ::close(fd_);
 }

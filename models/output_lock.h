@@ -25,6 +25,8 @@ class OutputLock {
 
  private:
   bool TryLock();
+  // The file that is held is the one at path_.
+  bool IsThere() const;
 
   const std::string folder_, path_;
   std::string notice_;

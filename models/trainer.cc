@@ -1,9 +1,15 @@
 #include "terrace/models/trainer.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/core/json_writer.h"
 #include "terrace/models/batch.h"
@@ -17,6 +23,10 @@ bool Due(int64_t iteration, int64_t every) {
 
 bool Finite(const zero::StepResult& step) {
   return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
+}
+
+std::string RankFile(int rank) {
+  return StrCat("metrics.rank", rank, ".jsonl");
 }
 
 }  // namespace
@@ -93,21 +103,54 @@ void Trainer::AppendLine(std::optional<MetricsFile>& file,
                          const std::string& line) {
   if (!file.has_value()) {
     file.emplace(options_.out + "/" + name, step - 1);
-    if (file->dropped() > 0)
-      Notice(StrCat(file->path(), ": ", file->dropped(),
-                    file->dropped() == 1 ? " line" : " lines", " from step ",
-                    step, " on moved to ", name, ".dropped"));
+    TellDropped(name, step, file->dropped());
   }
   file->Append(line);
+}
+
+void Trainer::TellDropped(const std::string& name, int64_t step,
+                          const MetricsFile::Dropped& dropped) const {
+  const std::string path = options_.out + "/" + name;
+  if (dropped.lines > 0)
+    Notice(StrCat(path, ": ", Counted(dropped.lines, "line"), " from step ",
+                  step, " on moved to ", name, ".dropped"));
+  if (dropped.cut_nbytes == 0) return;
+  const std::string which =
+      dropped.cut_step > 0 ? StrCat(" of step ", dropped.cut_step) : "";
+  Notice(StrCat(path, ": the last line was cut short and is dropped (",
+                Counted(dropped.cut_nbytes, "byte"), which, ")"));
+}
+
+// Rank 0 tells of the others' files too. Collective.
+void Trainer::TellDroppedOfRanks(int64_t step) {
+  constexpr size_t kFields = 3;
+  std::vector<double> all(kFields * static_cast<size_t>(ranks_));
+  const auto of = [&](int rank) {
+    return std::span(all).subspan(kFields * static_cast<size_t>(rank), kFields);
+  };
+  const MetricsFile::Dropped& mine = rank_metrics_->dropped();
+  std::ranges::copy(std::array{static_cast<double>(mine.lines),
+                               static_cast<double>(mine.cut_nbytes),
+                               static_cast<double>(mine.cut_step)},
+                    of(rank_).begin());
+  all = engine_.ReduceMax(all);
+  for (int rank = 0; rank < ranks_; ++rank)
+    TellDropped(RankFile(rank), step,
+                {.lines = static_cast<int64_t>(of(rank)[0]),
+                 .cut_nbytes = static_cast<int64_t>(of(rank)[1]),
+                 .cut_step = static_cast<int64_t>(of(rank)[2])});
 }
 
 void Trainer::Record(const StepMetrics& metrics) {
   if (options_.out.empty()) return;
   const int64_t step = metrics.step.iteration;
   if (rank_ == 0) AppendLine(metrics_, "metrics.jsonl", step, ToJson(metrics));
-  if (options_.log_all_ranks)
-    AppendLine(rank_metrics_, StrCat("metrics.rank", rank_, ".jsonl"), step,
-               ToJson(meter_.own()));
+  if (!options_.log_all_ranks) return;
+  if (!rank_metrics_.has_value()) {
+    rank_metrics_.emplace(options_.out + "/" + RankFile(rank_), step - 1);
+    TellDroppedOfRanks(step);
+  }
+  rank_metrics_->Append(ToJson(meter_.own()));
 }
 
 void Trainer::RecordEvaluation(const Evaluation& evaluation) {

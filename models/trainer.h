@@ -21,6 +21,8 @@
 //   OUT/metrics.jsonl      one line a step
 //   OUT/evaluation.jsonl   one line an evaluation
 //   OUT/checkpoint/        see zero/checkpoint.h
+//
+// Throws kIo at the next line where OUT was removed or moved meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -98,6 +100,9 @@ class Trainer {
  private:
   void AppendLine(std::optional<MetricsFile>& file, const std::string& name,
                   int64_t step, const std::string& line);
+  void TellDropped(const std::string& name, int64_t step,
+                   const MetricsFile::Dropped& dropped) const;
+  void TellDroppedOfRanks(int64_t step);
   void Record(const StepMetrics& metrics);
   void RecordEvaluation(const Evaluation& evaluation);
   void Watch(const zero::StepResult& step, TrainResult& result);

@@ -6,8 +6,12 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
@@ -46,11 +50,12 @@ TEST(MetricsFileTest, KeepsWhatCameBeforeTheResume) {
   std::string expected;
   for (int step = 1; step <= 10; ++step) expected += Line(step) + "\n";
   EXPECT_EQ(ReadFile(path), expected);
-  EXPECT_EQ(file.dropped(), 3);
+  EXPECT_EQ(file.dropped().lines, 3);
+  EXPECT_EQ(file.dropped().cut_nbytes, 0);
   EXPECT_EQ(ReadFile(path + ".dropped"),
             Line(10) + "\n" + Line(11) + "\n" + Line(12) + "\n");
   // A second time adds to them.
-  EXPECT_EQ(MetricsFile(path, 9).dropped(), 1);
+  EXPECT_EQ(MetricsFile(path, 9).dropped().lines, 1);
   EXPECT_EQ(ReadFile(path + ".dropped"), Line(10) + "\n" + Line(11) + "\n" +
                                              Line(12) + "\n" + Line(10) + "\n");
 }
@@ -84,9 +89,58 @@ TEST(MetricsFileTest, DropsALineThatACrashCutShort) {
   WriteFileAtomically(path, Line(1) + "\n" + "{\"step\":2,\"lo");
   MetricsFile file(path, 5);
   file.Append(Line(2));
-  EXPECT_EQ(file.dropped(), 0);
+  EXPECT_EQ(file.dropped().lines, 0);
+  EXPECT_EQ(file.dropped().cut_nbytes, 13);
   EXPECT_FALSE(std::filesystem::exists(path + ".dropped"));
   EXPECT_EQ(ReadFile(path), Line(1) + "\n" + Line(2) + "\n");
+}
+
+TEST(MetricsFileTest, TellsHowMuchOfACutLineGoes) {
+  struct Case {
+    std::string cut;
+    int64_t keep, lines, step;
+  };
+  const std::vector<Case> cases = {
+      {"{\"step\":22,\"lo", 5, 0, 22},
+      {"{\"step\":22", 5, 0, 0},  // perhaps of 220
+      {"\n", 5, 1, 0},            // whole: a line without a step
+      {"x", 5, 0, 0},
+      {"{\"step\":2,\"lo", 0, 1, 2}};  // behind a line that goes too
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.cut);
+    const std::string path = Path("cut_short.jsonl");
+    WriteFileAtomically(path, Line(1) + "\n" + c.cut);
+    const MetricsFile file(path, c.keep);
+    EXPECT_EQ(file.dropped().lines, c.lines);
+    EXPECT_EQ(file.dropped().cut_nbytes, c.cut == "\n" ? 0 : std::ssize(c.cut));
+    EXPECT_EQ(file.dropped().cut_step, c.step);
+  }
+}
+
+TEST(MetricsFileTest, AFileThatIsTakenAwayGetsNoLines) {
+  const std::string folder = ::testing::TempDir() + "/away";
+  const std::string path = folder + "/metrics.jsonl";
+  const auto moved = [&] { std::filesystem::rename(folder, folder + "2"); };
+  const auto removed = [&] { std::filesystem::remove_all(folder); };
+  const auto replaced = [&] { WriteFileAtomically(path, "mine"); };
+  for (const std::function<void()>& change :
+       std::initializer_list<std::function<void()>>{moved, removed, replaced}) {
+    std::filesystem::remove_all(folder);
+    std::filesystem::remove_all(folder + "2");
+    std::filesystem::create_directories(folder);
+    MetricsFile file(path, 0);
+    file.Append(Line(1));
+    change();
+    try {
+      file.Append(Line(2));
+      ADD_FAILURE() << "a line into nothing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kIo);
+      EXPECT_NE(error.message().find(path + " must stay"), std::string::npos)
+          << error.message();
+    }
+  }
+  EXPECT_EQ(ReadFile(path), "mine");
 }
 
 TEST(MetricsTest, LossAndNormsHaveNineDigits) {

@@ -90,6 +90,16 @@ TEST(OutputLockTest, AKilledHolderHoldsNothing) {
   ExpectHeld(folder, ::getpid());
 }
 
+// Its folder was removed, and another run has made it anew.
+TEST(OutputLockTest, TheEndLeavesAnothersFileAlone) {
+  const std::string folder = Folder("anothers");
+  auto first = std::make_unique<OutputLock>(folder);
+  fs::remove_all(folder);
+  const OutputLock second(folder);
+  first.reset();
+  ExpectHeld(folder, ::getpid());
+}
+
 TEST(OutputLockTest, AFolderThatCannotBeMadeIsIo) {
   const std::string file = Folder("file");
   WriteFileAtomically(file, "x");

@@ -39,11 +39,13 @@ void ExpectOneLine(const Outcome& run, int code, const std::string& part) {
 }
 
 // A run that goes on until it is stopped; returns once it has made a step.
-pid_t StartLongRun(const std::string& folder, const std::string& log) {
-  const pid_t child =
-      StartTerrace({"train", "--config", folder + "/run.json", "--out",
-                    folder + "/out", "--steps", "1000000"},
-                   log);
+pid_t StartLongRun(const std::string& folder, const std::string& log,
+                   const std::vector<std::string>& more = {}) {
+  std::vector<std::string> args = {
+      "train",   "--config", folder + "/run.json", "--out", folder + "/out",
+      "--steps", "1000000"};
+  args.insert(args.end(), more.begin(), more.end());
+  const pid_t child = StartTerrace(args, log);
   for (int i = 0; ReadText(folder + "/out/metrics.jsonl").empty(); ++i) {
     if (i >= 6000) {
       ADD_FAILURE() << "the run never began";
@@ -160,6 +162,24 @@ TEST(OutputTest, AFileBeyondTheSizeLimitIsAnErrorThatNamesIt) {
   }
 }
 
+TEST(OutputTest, ARunWhoseFolderIsTakenAwayEnds) {
+  const std::string folder = MakeRun("away"), log = folder + "/log";
+  const std::string out = folder + "/out";
+  for (const bool moved : {true, false}) {
+    const pid_t child = StartLongRun(folder, log,
+                                     {"--set", "training.checkpoint_every=0",
+                                      "--set", "training.eval_every=0"});
+    fs::rename(out, folder + "/moved");
+    if (!moved) fs::remove_all(folder + "/moved");
+    ExpectOneLine(FinishTerrace(child, log), 5,
+                  out +
+                      "/metrics.jsonl must stay while the run writes it, but "
+                      "it or its folder was removed, moved or replaced");
+    EXPECT_FALSE(fs::exists(out));
+    fs::remove_all(folder + "/moved");
+  }
+}
+
 TEST(LauncherTest, RanksOfALauncherAreRefusedByName) {
   const std::string folder = MakeRun("launcher");
   const std::string train =
@@ -250,6 +270,37 @@ TEST(ResumeTest, WhatDiffersIsNamed) {
                      "model.attn_pdrop=0", "--steps", "21"});
   EXPECT_THAT(same.out, Not(HasSubstr("was 0.")));
   EXPECT_THAT(same.out, Not(HasSubstr("environment")));
+}
+
+TEST(ResumeTest, LinesThatAKillCutShortAreNoted) {
+  const std::string folder = MakeRun("cut"), out = folder + "/out";
+  ASSERT_EQ(Train(folder, {"--log-all-ranks"}).code, 0);
+  const auto append = [&](const std::string& name, const std::string& text) {
+    WriteText(out + "/" + name, ReadText(out + "/" + name) + text);
+  };
+  append("metrics.jsonl", "{\"step\":21,\"appl");
+  append("metrics.rank1.jsonl", "{");
+  append("evaluation.jsonl", "{\"step\":30,\"l");
+  const Outcome run =
+      Train(folder, {"--resume", "--steps", "30", "--log-all-ranks"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const char* part : {"metrics.jsonl: the last line was cut short and is "
+                           "dropped (16 bytes of step 21)\n",
+                           "metrics.rank1.jsonl: the last line was cut short "
+                           "and is dropped (1 byte)\n",
+                           "evaluation.jsonl: the last line was cut short and "
+                           "is dropped (13 bytes of step 30)\n"})
+    EXPECT_THAT(run.out, HasSubstr(StrCat("note: ", out, "/", part)));
+  EXPECT_THAT(run.out, Not(HasSubstr("rank0")));
+  EXPECT_THAT(run.out, Not(HasSubstr("moved to")));
+  // Lines of the ranks' files that are written again are told of too.
+  const Outcome again = Train(folder, {"--resume", out + "/checkpoint/step-20",
+                                       "--steps", "22", "--log-all-ranks"});
+  for (const char* name : {"metrics", "metrics.rank0", "metrics.rank1"})
+    EXPECT_THAT(again.out, HasSubstr(StrCat(out, "/", name,
+                                            ".jsonl: 10 lines from step "
+                                            "21 on moved to ",
+                                            name, ".jsonl.dropped\n")));
 }
 
 TEST(ResumeTest, TextSeedAndSequenceLengthAreToldApart) {
