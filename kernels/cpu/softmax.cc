@@ -4,10 +4,9 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "terrace/kernels/cpu/softmax.cc"
 // F32 of vec_math-inl.h holds a vector, which these cannot be a member of.
-#ifndef HWY_DISABLED_TARGETS
+#undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS \
-  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
+  (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #include "hwy/foreach_target.h"  // before highway.h
 // After it, what is included once per instruction set.
 #include <algorithm>

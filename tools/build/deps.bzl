@@ -42,7 +42,9 @@ def terrace_dependencies():
     # Prefixed: a workspace that uses us may have an @eigen or @cuda of its own.
     system_library(name = "terrace_eigen", header = "Eigen/Core", pkg_config = "eigen3", debian = "libeigen3-dev", required = True)
     system_library(name = "terrace_json", header = "nlohmann/json.hpp", pkg_config = "nlohmann_json", debian = "nlohmann-json3-dev", required = True)
-    system_library(name = "terrace_hwy", header = "hwy/highway.h", pkg_config = "libhwy", debian = "libhwy-dev", required = True)
+
+    # Each kernel is compiled for each instruction set that is not disabled: SSSE3 alone is of before 2008.
+    system_library(name = "terrace_hwy", header = "hwy/highway.h", pkg_config = "libhwy", defines = ["HWY_DISABLED_TARGETS=HWY_SSSE3"], debian = "libhwy-dev", required = True)
 
     # Probed by their lightest headers: a probe runs again whenever a Bazel server starts.
     system_library(name = "terrace_cli11", header = "CLI/Version.hpp", debian = "libcli11-dev", required = True)
