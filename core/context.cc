@@ -6,8 +6,10 @@ namespace terrace {
 
 Context::Context(const ContextOptions& options)
     : device_(options.device),
-      device_arena_(Arena::Create(Tier::kDevice, options.device_budget_nbytes)),
-      host_arena_(Arena::Create(Tier::kHost, options.host_budget_nbytes)),
+      device_arena_(Arena::Create(Tier::kDevice, options.device_budget_nbytes,
+                                  options.ledger)),
+      host_arena_(Arena::Create(Tier::kHost, options.host_budget_nbytes,
+                                options.ledger)),
       pool_(std::make_unique<ComputePool>(options.threads)) {
   if (options.device.kind != DeviceKind::kCpu)
     TERRACE_THROW(ErrorCode::kUnimplemented,

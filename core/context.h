@@ -51,6 +51,8 @@ struct ContextOptions {
   int64_t device_budget_nbytes = 0;  // 0: no limit
   int64_t host_budget_nbytes = 0;
   uint64_t seed = 0;
+  // Shared by the contexts of a process; made when there is none.
+  std::shared_ptr<MemoryLedger> ledger = nullptr;
 };
 
 class Context {

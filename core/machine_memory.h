@@ -3,16 +3,25 @@
 // Linux promises more than it has, and ends a process that uses it. So large
 // allocations are compared with what there is before they are made:
 //
-//   available = min(MemAvailable, least room of the control groups) + SwapFree
+//   available = min(MemAvailable + SwapFree, least room of the control groups)
 //
 // MemAvailable and SwapFree are those of /proc/meminfo. A control group on the
 // process's path (cgroup v2, or the memory controller of v1) has room for its
-// limit less its usage, where page cache counts as free.
+// limit less its usage, where page cache counts as free, and for as much swap
+// as the machine and the group have left.
+//
+// What is promised but was not touched yet is still available to the system. A
+// MemoryLedger, which all arenas of a process share, counts it as taken.
+//
+//   auto ledger = std::make_shared<MemoryLedger>();
+//   if (!ledger->Reserve(nbytes)) ...      // thread-safe
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace terrace {
 
@@ -20,7 +29,20 @@ namespace terrace {
 // before /proc and /sys, for tests.
 std::optional<int64_t> AvailableMemory(const std::string& root = "");
 
-// Whether an allocation may be made: small ones are not asked about.
-bool MachineHas(int64_t nbytes);
+class MemoryLedger {
+ public:
+  explicit MemoryLedger(std::string root = "") : root_(std::move(root)) {}
+
+  // Adds `nbytes` to what is held if the machine can give as many more.
+  bool Reserve(int64_t nbytes);
+  // Adds to what is held, unasked; less where negative.
+  void Add(int64_t nbytes) { held_.fetch_add(nbytes); }
+  // What Reserve would grant now.
+  std::optional<int64_t> Available() const;
+
+ private:
+  const std::string root_;
+  std::atomic<int64_t> held_{0};  // touched or not
+};
 
 }  // namespace terrace

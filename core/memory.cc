@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <new>
 #include <sstream>
+#include <utility>
 
 #include "terrace/core/error.h"
-#include "terrace/core/machine_memory.h"
 #include "terrace/core/shape.h"
 
 namespace terrace {
@@ -28,6 +28,9 @@ constexpr int64_t kCacheShare = 64;
 
 // From here on blocks are whole pages.
 constexpr int64_t kSmallNbytes = 4096;
+
+// Where each block is an allocation of its own, smaller ones are not asked for.
+constexpr int64_t kAskedNbytes = int64_t{32} << 20;
 
 // Beyond it sums of bytes might wrap.
 constexpr int64_t kMostNbytes = int64_t{1} << 60;
@@ -53,7 +56,6 @@ bool IsOfPasses(MemoryTag tag) {
 }
 
 std::byte* SystemAllocate(int64_t block) {
-  if (!MachineHas(block)) return nullptr;
   const auto alignment = block < kSmallNbytes ? 64 : PageNbytes();
   return static_cast<std::byte*>(std::aligned_alloc(
       static_cast<size_t>(alignment), static_cast<size_t>(block)));
@@ -129,12 +131,19 @@ Buffer::~Buffer() { arena_->Free(data_, nbytes_, tag_); }
 
 Tier Buffer::tier() const { return arena_->tier(); }
 
-std::shared_ptr<Arena> Arena::Create(Tier tier, int64_t budget_nbytes) {
-  return std::shared_ptr<Arena>(new Arena(tier, budget_nbytes));
+std::shared_ptr<Arena> Arena::Create(Tier tier, int64_t budget_nbytes,
+                                     std::shared_ptr<MemoryLedger> ledger) {
+  if (ledger == nullptr) ledger = std::make_shared<MemoryLedger>();
+  return std::shared_ptr<Arena>(
+      new Arena(tier, budget_nbytes, std::move(ledger)));
 }
 
-Arena::Arena(Tier tier, int64_t budget_nbytes)
-    : tier_(tier), budget_nbytes_(budget_nbytes) {
+Arena::Arena(Tier tier, int64_t budget_nbytes,
+             std::shared_ptr<MemoryLedger> ledger)
+    : tier_(tier),
+      budget_nbytes_(budget_nbytes),
+      ledger_(std::move(ledger)),
+      heap_([this](int64_t nbytes) { return Reserve(nbytes); }) {
   report_.tier = tier;
   report_.budget_nbytes = budget_nbytes;
 }
@@ -142,14 +151,22 @@ Arena::Arena(Tier tier, int64_t budget_nbytes)
 Arena::~Arena() {
   for (const auto& [block, list] : small_)
     for (std::byte* data : list) std::free(data);
+  ledger_->Add(-report_.total.now);
 }
 
 void Arena::Count(MemoryTag tag, int64_t delta) {
+  ledger_->Add(delta);
   for (Gauge* gauge :
        {&report_.tags[static_cast<size_t>(tag)], &report_.total}) {
     gauge->now += delta;
     gauge->peak = std::max(gauge->peak, gauge->now);
   }
+}
+
+bool Arena::Reserve(int64_t nbytes) {
+  if (!ledger_->Reserve(nbytes)) return false;
+  reserved_ += nbytes;
+  return true;
 }
 
 template <class Change>
@@ -191,7 +208,9 @@ std::byte* Arena::TakeFromRegion(int64_t block) {
 }
 
 std::byte* Arena::TakePages(int64_t block, MemoryTag tag) {
-  if (!kReuse) return SystemAllocate(block);
+  if (!kReuse)
+    return block < kAskedNbytes || Reserve(block) ? SystemAllocate(block)
+                                                  : nullptr;
   const auto take = [&](PageHeap& heap) { return heap.Take(block); };
   if (IsOfPasses(tag)) {
     std::byte* data = nullptr;
@@ -199,7 +218,7 @@ std::byte* Arena::TakePages(int64_t block, MemoryTag tag) {
       data = OnHeap(*region_, [&](PageHeap&) { return TakeFromRegion(block); });
     if (data == nullptr) {
       data = OnHeap(heap_, take);
-      missed_ = true;
+      missed_ |= pass_ >= 0 && paused_ == 0;
       if (region_ != nullptr) ++stats_.outside;
     }
     if (data != nullptr) Trace(data, block);
@@ -232,13 +251,17 @@ std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
     EmptyCacheLocked();
     data = take();
   }
+  // The gauges count it from here on.
+  ledger_->Add(-std::exchange(reserved_, 0));
   if (data == nullptr) {
-    const auto available = AvailableMemory();
-    TERRACE_THROW(
-        ErrorCode::kOutOfMemory, "[memory] the machine has no ",
-        FormatBytes(nbytes), " left for ", Name(tag),
-        available ? StrCat(" (it can give ", FormatBytes(*available), ")") : "",
-        report_.Summary());
+    const auto available = ledger_->Available();
+    const bool lacks = available && *available < nbytes;
+    TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the machine has no ",
+                  FormatBytes(nbytes), " left for ", Name(tag), ": ",
+                  lacks ? StrCat("it can give ",
+                                 FormatBytes(std::max<int64_t>(*available, 0)))
+                        : "the system refused it, by a limit such as ulimit -v",
+                  report_.Summary());
   }
   if (budget_nbytes_ > 0)
     ShrinkCacheLocked(report_.total.now + nbytes - budget_nbytes_);
@@ -343,7 +366,9 @@ void Arena::EndPassLocked() {
                        trace_.size() == pass.nbytes.size();
     pass.deviations = known ? 0 : pass.deviations + 1;
     // One that never repeats is planned again only to make the region larger.
-    if (!known && (pass.deviations <= kMostDeviations || missed_)) {
+    if (!known &&
+        (pass.deviations <= kMostDeviations ||
+         (missed_ && LargestLiveSum(trace_) > stats_.region_nbytes))) {
       pass.nbytes.clear();
       for (const PassBlock& block : trace_) pass.nbytes.push_back(block.nbytes);
       pass.plan = PlanPass(trace_);

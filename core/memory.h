@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "terrace/core/machine_memory.h"
 #include "terrace/core/page_heap.h"
 #include "terrace/core/pass_plan.h"
 
@@ -116,8 +117,11 @@ struct PassStats {
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // budget_nbytes 0 means no limit.
-  static std::shared_ptr<Arena> Create(Tier tier, int64_t budget_nbytes = 0);
+  // budget_nbytes 0 means no limit. Arenas of one process share a ledger; made
+  // when there is none.
+  static std::shared_ptr<Arena> Create(
+      Tier tier, int64_t budget_nbytes = 0,
+      std::shared_ptr<MemoryLedger> ledger = nullptr);
   ~Arena();
 
   // Throws kOutOfMemory, with the table of what lives where and the least
@@ -140,7 +144,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
  private:
   friend class Buffer;
   friend class PassPause;
-  Arena(Tier tier, int64_t budget_nbytes);
+  Arena(Tier tier, int64_t budget_nbytes, std::shared_ptr<MemoryLedger> ledger);
 
   void Free(std::byte* data, int64_t nbytes, MemoryTag tag);
   struct Pass {
@@ -153,6 +157,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Gives that many cached bytes, or all of them, back to the system.
   void ShrinkCacheLocked(int64_t nbytes);
   void EmptyCacheLocked();
+  bool Reserve(int64_t nbytes);
   std::byte* TakeSmall(int64_t block);
   std::byte* TakePages(int64_t block, MemoryTag tag);
   std::byte* TakeFromRegion(int64_t block);
@@ -165,10 +170,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   const Tier tier_;
   const int64_t budget_nbytes_;
+  const std::shared_ptr<MemoryLedger> ledger_;
   mutable std::mutex mutex_;
   MemoryReport report_;
   std::map<int64_t, std::vector<std::byte*>> small_;  // freed, by block size
   PageHeap heap_;
+  int64_t reserved_ = 0;  // in the ledger for the allocation under way
 
   // Passes. The region serves blocks while the pass's trace follows its plan;
   // regions that a larger one replaced go when their last block does.

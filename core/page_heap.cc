@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "terrace/core/error.h"
-#include "terrace/core/machine_memory.h"
 #include "terrace/core/shape.h"
 
 namespace terrace {
@@ -41,9 +41,9 @@ int64_t PageNbytes() {
   return nbytes;
 }
 
-PageHeap::PageHeap(int64_t fixed_nbytes) : fixed_(fixed_nbytes > 0) {
-  if (fixed_) Grow(fixed_nbytes);
-}
+PageHeap::PageHeap(Grant grant) : fixed_(false), grant_(std::move(grant)) {}
+
+PageHeap::PageHeap(int64_t fixed_nbytes) : fixed_(true) { Grow(fixed_nbytes); }
 
 PageHeap::~PageHeap() {
   for (const Mapping& mapping : mappings_)
@@ -53,8 +53,7 @@ PageHeap::~PageHeap() {
 bool PageHeap::Grow(int64_t nbytes) {
   const int64_t size =
       RoundUp(fixed_ ? nbytes : std::max(nbytes, kLeastMapping), kHugePage);
-  // A region is made of what its pass has had already.
-  if (!fixed_ && !MachineHas(size)) return false;
+  if (grant_ && !grant_(size)) return false;
   std::byte* const data = Map(size);
   if (data == nullptr) return false;
   mappings_.push_back({data, size});

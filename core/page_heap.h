@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -23,14 +24,17 @@ int64_t PageNbytes();
 
 class PageHeap {
  public:
-  // fixed_nbytes > 0: one mapping of that many bytes that never grows.
-  explicit PageHeap(int64_t fixed_nbytes = 0);
+  // May be asked for so many bytes more; empty: always.
+  using Grant = std::function<bool(int64_t nbytes)>;
+  explicit PageHeap(Grant grant = {});
+  // One mapping of that many bytes that never grows.
+  explicit PageHeap(int64_t fixed_nbytes);
   ~PageHeap();
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
-  // `nbytes` > 0, a multiple of PageNbytes(). Null when there is no room and
-  // the machine maps no more.
+  // `nbytes` > 0, a multiple of PageNbytes(). Null when there is no room and no
+  // more is granted or mapped.
   std::byte* Take(int64_t nbytes);
   // The block at `offset` of a fixed heap; null when any of it is taken.
   std::byte* TakeAt(int64_t offset, int64_t nbytes);
@@ -62,6 +66,7 @@ class PageHeap {
   int64_t RemoveKept(std::byte* data, int64_t nbytes);  // bytes removed
 
   const bool fixed_;
+  const Grant grant_;
   std::vector<Mapping> mappings_;
   Ranges free_;
   std::set<std::pair<int64_t, std::byte*>> by_size_;  // of free_

@@ -7,8 +7,23 @@
 
 namespace terrace {
 
+int64_t LargestLiveSum(std::span<const PassBlock> blocks) {
+  std::map<int64_t, int64_t> change;  // of live bytes, by time
+  for (const PassBlock& block : blocks) {
+    change[block.begin] += block.nbytes;
+    if (block.end >= 0) change[block.end] -= block.nbytes;
+  }
+  int64_t live = 0, largest = 0;
+  for (const auto& [time, delta] : change) {
+    live += delta;
+    largest = std::max(largest, live);
+  }
+  return largest;
+}
+
 PassPlan PlanPass(std::span<const PassBlock> blocks) {
   PassPlan plan;
+  plan.bound = LargestLiveSum(blocks);
   plan.offsets.assign(blocks.size(), 0);
   const auto end_of = [&](size_t at) {
     return blocks[at].end < 0 ? INT64_MAX : blocks[at].end;
@@ -18,12 +33,9 @@ PassPlan PlanPass(std::span<const PassBlock> blocks) {
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return blocks[a].nbytes > blocks[b].nbytes;
   });
-  std::vector<size_t> placed;         // by offset
-  std::map<int64_t, int64_t> change;  // of live bytes, by time
+  std::vector<size_t> placed;  // by offset
   for (const size_t at : order) {
     const PassBlock& block = blocks[at];
-    change[block.begin] += block.nbytes;
-    change[end_of(at)] -= block.nbytes;
     int64_t offset = 0;
     for (const size_t other : placed) {
       const PassBlock& there = blocks[other];
@@ -38,11 +50,6 @@ PassPlan PlanPass(std::span<const PassBlock> blocks) {
                                      return plan.offsets[a] < plan.offsets[b];
                                    }),
                   at);
-  }
-  int64_t live = 0;
-  for (const auto& [time, delta] : change) {
-    live += delta;
-    plan.bound = std::max(plan.bound, live);
   }
   return plan;
 }

@@ -27,6 +27,8 @@ struct PassPlan {
   int64_t bound = 0;             // the largest sum of live blocks
 };
 
+int64_t LargestLiveSum(std::span<const PassBlock> blocks);
+
 // Quadratic in the number of blocks.
 PassPlan PlanPass(std::span<const PassBlock> blocks);
 

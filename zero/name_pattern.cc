@@ -1,5 +1,7 @@
 #include "terrace/zero/name_pattern.h"
 
+#include <locale>
+#include <memory>
 #include <regex>
 
 #include "terrace/core/error.h"
@@ -12,7 +14,14 @@ struct NamePattern::Impl {
 
 NamePattern::NamePattern(const std::string& text) {
   try {
-    impl_ = std::make_shared<const Impl>(Impl{std::regex(text)});
+    const auto impl = std::make_shared<Impl>();
+    // libstdc++ fills a cache of the facet while it compiles a pattern,
+    // unlocked: ranks, which compile theirs at the same time, must not share
+    // one.
+    impl->regex.imbue(
+        std::locale(std::locale::classic(), new std::ctype<char>()));
+    impl->regex.assign(text);
+    impl_ = impl;
   } catch (const std::regex_error& error) {
     TERRACE_THROW(ErrorCode::kInvalidArgument,
                   "[pattern] must be a regular expression, got '", text,

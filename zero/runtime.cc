@@ -49,12 +49,14 @@ StoreOptions OptionsOf(const LaunchOptions& options,
   return store;
 }
 
-ContextOptions ContextOf(const LaunchOptions& options, int threads) {
+ContextOptions ContextOf(const LaunchOptions& options, int threads,
+                         std::shared_ptr<MemoryLedger> ledger) {
   return {
       .threads = threads,
       .device_budget_nbytes = options.config.device_memory_nbytes.value_or(0),
       .host_budget_nbytes = options.config.host_memory_nbytes.value_or(0),
-      .seed = options.seed};
+      .seed = options.seed,
+      .ledger = std::move(ledger)};
 }
 
 // Counts ranks down and lets the launcher wait with a limit.
@@ -115,6 +117,7 @@ struct Job {
   // Once for all ranks, before one of them takes any.
   std::optional<int64_t> available =
       options.available_nbytes ? options.available_nbytes : AvailableMemory();
+  std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>();
   std::shared_ptr<ThreadGroup> group;
   Finish finish;
 
@@ -134,7 +137,7 @@ struct Job {
 
   void RunRank(int rank) {
     try {
-      Runtime runtime(options, {threads, available}, group, rank);
+      Runtime runtime(options, {threads, available, ledger}, group, rank);
       try {
         fn(runtime);
       } catch (...) {
@@ -152,7 +155,8 @@ struct Job {
 
 Runtime::Runtime(const LaunchOptions& options, const Shared& shared,
                  const std::shared_ptr<ThreadGroup>& group, int rank)
-    : options_(options), context_(ContextOf(options, shared.threads)) {
+    : options_(options),
+      context_(ContextOf(options, shared.threads, shared.ledger)) {
   if (options.profile) {
     profiler_ = std::make_unique<Profiler>(
         ProfilerOptions{.rank = rank, .max_trace_events = 1 << 16});

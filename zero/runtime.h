@@ -52,6 +52,7 @@ class Runtime {
   struct Shared {
     int threads;
     std::optional<int64_t> available_nbytes;
+    std::shared_ptr<MemoryLedger> ledger;
   };
   Runtime(const LaunchOptions& options, const Shared& shared,
           const std::shared_ptr<ThreadGroup>& group, int rank);

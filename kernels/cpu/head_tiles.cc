@@ -7,11 +7,11 @@
 #include <cmath>
 #include <limits>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "terrace/core/shape.h"
 #include "terrace/kernels/cpu/head_tiles.h"
 #include "terrace/kernels/cpu/panel_product-inl.h"
+#include "terrace/kernels/cpu/rows-inl.h"
 #include "terrace/kernels/cpu/vec_io-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,12 +21,6 @@ using cpu::HeadChunk;
 using cpu::kHeadBlock;
 using cpu::kHeadColumns;
 using cpu::kHeadRows;
-
-// Highway's Exp returns 0 for NaN, which would hide a broken model.
-template <class D, class V>
-HWY_INLINE V HeadExp(D d, V x) {
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
-}
 
 // Rows [begin, end) of W as A: themselves, or a copy in `scratch`.
 template <class A, class T>
@@ -80,11 +74,12 @@ void LogitsOf(const HeadChunk<A, T>& h, int64_t begin, int64_t end, A* max,
       auto most = before;
       for (int64_t i = 0; i < words; ++i)
         most = hn::Max(most, hn::LoadU(d, x + i * h.padded));
-      auto total =
-          hn::Mul(hn::LoadU(d, sum + r), HeadExp(d, hn::Sub(before, most)));
+      auto total = hn::Mul(hn::LoadU(d, sum + r),
+                           ExpKeepingNaN(d, hn::Sub(before, most)));
       for (int64_t i = 0; i < words; ++i)
         total = hn::Add(
-            total, HeadExp(d, hn::Sub(hn::LoadU(d, x + i * h.padded), most)));
+            total,
+            ExpKeepingNaN(d, hn::Sub(hn::LoadU(d, x + i * h.padded), most)));
       hn::StoreU(most, d, max + r);
       hn::StoreU(total, d, sum + r);
     }
@@ -104,7 +99,7 @@ void CombineStatistics(const A* maxes, const A* sums, int64_t parts,
     for (int64_t i = 0; i < parts; ++i) {
       const auto shift = hn::Sub(hn::LoadU(d, maxes + i * padded + r), most);
       total = hn::Add(total, hn::Mul(hn::LoadU(d, sums + i * padded + r),
-                                     HeadExp(d, shift)));
+                                     ExpKeepingNaN(d, shift)));
     }
     hn::StoreU(most, d, max + r);
     hn::StoreU(total, d, sum + r);
@@ -120,7 +115,7 @@ void GradientOf(const HeadChunk<A, T>& h, int64_t v, int64_t words) {
     const auto most = hn::LoadU(d, h.max + r);
     const auto scale = hn::Div(hn::Set(d, A{1}), hn::LoadU(d, h.sum + r));
     for (int64_t i = 0; i < words; ++i, x += h.padded) {
-      const auto e = HeadExp(d, hn::Sub(hn::LoadU(d, x), most));
+      const auto e = ExpKeepingNaN(d, hn::Sub(hn::LoadU(d, x), most));
       hn::StoreU(hn::Mul(e, scale), d, x);
     }
   }
@@ -239,7 +234,7 @@ void ScaleRun(const A* from, A factor, To* to, int64_t n, bool accumulate) {
 
 // The padded end of a row, on the stack (decision A5).
 template <class Step>
-void ForEachVector(int64_t n, const float* x, float fill, const Step& step) {
+void ForEachPadded(int64_t n, const float* x, float fill, const Step& step) {
   const PanelTag<float> d;
   const int64_t lanes = PanelLanes<float>();
   int64_t i = 0;
@@ -255,12 +250,12 @@ void RowStatistics(const float* x, int64_t n, float* max, float* sum) {
   constexpr float kLeast = -std::numeric_limits<float>::infinity();
   // As in LogitsOf.
   auto most = hn::Set(d, std::numeric_limits<float>::lowest());
-  ForEachVector(n, x, kLeast,
+  ForEachPadded(n, x, kLeast,
                 [&](auto v, int64_t, int64_t) { most = hn::Max(most, v); });
   most = hn::MaxOfLanes(d, most);
   auto total = hn::Zero(d);
-  ForEachVector(n, x, kLeast, [&](auto v, int64_t, int64_t) {
-    total = hn::Add(total, HeadExp(d, hn::Sub(v, most)));
+  ForEachPadded(n, x, kLeast, [&](auto v, int64_t, int64_t) {
+    total = hn::Add(total, ExpKeepingNaN(d, hn::Sub(v, most)));
   });
   *max = hn::GetLane(most);
   *sum = hn::GetLane(hn::SumOfLanes(d, total));
@@ -271,10 +266,10 @@ void RowGradient(float* x, int64_t n, int32_t label, float max, float sum) {
   BF16* const to = reinterpret_cast<BF16*>(x);  // never ahead of the reading
   const auto most = hn::Set(d, max), scale = hn::Set(d, 1 / sum);
   const auto value = [&](auto v) {
-    return hn::Mul(HeadExp(d, hn::Sub(v, most)), scale);
+    return hn::Mul(ExpKeepingNaN(d, hn::Sub(v, most)), scale);
   };
   const float picked = hn::GetLane(value(hn::Set(d, x[label]))) - 1;
-  ForEachVector(n, x, 0, [&](auto v, int64_t i, int64_t count) {
+  ForEachPadded(n, x, 0, [&](auto v, int64_t i, int64_t count) {
     if (count == PanelLanes<float>()) {
       StoreAs(value(v), d, to + i);
       return;

@@ -12,7 +12,7 @@
 // dW are one chain over all rows, those of dh are sums of one chain a block.
 //
 // Where a library multiplies bf16 faster, logits lie as rows and only the
-// softmax is ours: RowStatistics and RowGradient.
+// softmax is ours: HeadRowStatistics and HeadRowGradient.
 #pragma once
 
 #include <cstdint>

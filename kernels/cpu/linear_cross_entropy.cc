@@ -270,6 +270,11 @@ void LinearCrossEntropyByTiles(const Context& ctx,
   Run(ctx, args, /*products=*/false);
 }
 
+void LinearCrossEntropyByProducts(const Context& ctx,
+                                  const LinearCrossEntropyArgs& args) {
+  Run(ctx, args, /*products=*/true);
+}
+
 void ScaleInto(const Context& ctx, const ConstView& src,
                const ConstView& factor, const MutView& dst, bool accumulate) {
   constexpr int64_t kGrain = 65536;

@@ -8,9 +8,12 @@ namespace terrace::kernels::cpu {
 void LinearCrossEntropy(const Context& ctx, const LinearCrossEntropyArgs& args);
 int64_t LinearCrossEntropyChunk(const Context& ctx, DType dtype, int64_t rows,
                                 int64_t vocabulary, int64_t width);
-// What machines without bf16 products run for bf16 too. For tests.
+// For tests, bf16 the way that this machine may not choose: as machines without
+// bf16 products run it, and as those with them.
 void LinearCrossEntropyByTiles(const Context& ctx,
                                const LinearCrossEntropyArgs& args);
+void LinearCrossEntropyByProducts(const Context& ctx,
+                                  const LinearCrossEntropyArgs& args);
 void ScaleInto(const Context& ctx, const ConstView& src,
                const ConstView& factor, const MutView& dst, bool accumulate);
 

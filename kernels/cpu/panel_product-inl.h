@@ -20,8 +20,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "terrace/kernels/cpu/row_sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
@@ -72,25 +72,24 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
     for (int v = 0; v < kVectors; ++v) {
       const A* c = p.c + r * p.c_row + v * lanes;
       sum[r][v] = p.mode == PanelMode::kChain ? hn::LoadU(d, c) : hn::Zero(d);
-      if (p.ahead_c != 0) hwy::Prefetch(c + p.ahead_c);
+      if (p.ahead_c != 0) Touch(c, p.ahead_c);
     }
   }
-  const A* a = p.a;
-  const A* b = p.b;
   for (int64_t k = 0; k < p.k;) {
     if (p.ahead_a != 0) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
-        hwy::Prefetch(a + r * p.a_row + p.ahead_a);
+        Touch(p.a, k * p.a_step + r * p.a_row + p.ahead_a);
     }
     for (const int64_t end = std::min(k + kLine, p.k); k < end; ++k) {
+      const A* const a = p.a + k * p.a_step;
+      const A* const b = p.b + k * p.b_row;
       V row[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * lanes);
       if (p.ahead_b != 0) {
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v)
-          hwy::Prefetch(b + v * lanes + p.ahead_b);
+        for (int v = 0; v < kVectors; ++v) Touch(b, v * lanes + p.ahead_b);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
@@ -99,8 +98,6 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
         for (int v = 0; v < kVectors; ++v)
           sum[r][v] = hn::MulAdd(factor, row[v], sum[r][v]);
       }
-      a += p.a_step;
-      b += p.b_row;
     }
   }
 #pragma GCC unroll 16
@@ -118,34 +115,39 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
 // `rows` rows in tiles of kRows, then single ones.
 template <int kRows, int kVectors, class A>
 HWY_INLINE void PanelRows(PanelOperands<A> p, int64_t rows) {
-  for (; rows >= kRows; rows -= kRows) {
-    PanelTile<kRows, kVectors>(p);
-    p.a += kRows * p.a_row;
-    p.c += kRows * p.c_row;
+  const A* const a = p.a;
+  A* const c = p.c;
+  const auto tile = [&]<int kTile>(int64_t row) HWY_ATTR {
+    p.a = a + row * p.a_row;
+    p.c = c + row * p.c_row;
+    PanelTile<kTile, kVectors>(p);
     p.ahead_b = 0;  // once is enough
-  }
-  for (; rows > 0; --rows) {
-    PanelTile<1, kVectors>(p);
-    p.a += p.a_row;
-    p.c += p.c_row;
-    p.ahead_b = 0;
-  }
+  };
+  int64_t row = 0;
+  for (; row + kRows <= rows; row += kRows)
+    tile.template operator()<kRows>(row);
+  for (; row < rows; ++row) tile.template operator()<1>(row);
 }
 
-// `columns`, a multiple of 16, in tiles of kVectors vectors, then of one.
+// `columns`, a multiple of the lanes, in tiles of kVectors vectors, then of
+// one.
 template <int kRows, int kVectors, class A>
 HWY_INLINE void PanelProduct(PanelOperands<A> p, int64_t rows,
                              int64_t columns) {
   const int64_t lanes = PanelLanes<A>();
-  const auto next = [&](int64_t step) {
-    p.b += step;
-    p.c += step;
+  const A* const b = p.b;
+  A* const c = p.c;
+  const auto tiles = [&]<int kTile>(int64_t column) HWY_ATTR {
+    p.b = b + column;
+    p.c = c + column;
+    PanelRows<kRows, kTile>(p, rows);
     p.ahead_a = 0;
-    columns -= step;
   };
-  for (; columns >= kVectors * lanes; next(kVectors * lanes))
-    PanelRows<kRows, kVectors>(p, rows);
-  for (; columns > 0; next(lanes)) PanelRows<kRows, 1>(p, rows);
+  int64_t column = 0;
+  for (; column + kVectors * lanes <= columns; column += kVectors * lanes)
+    tiles.template operator()<kVectors>(column);
+  for (; column < columns; column += lanes)
+    tiles.template operator()<1>(column);
 }
 
 }  // namespace terrace::kernels::HWY_NAMESPACE

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "terrace/kernels/cpu/linear_cross_entropy.h"
 #include "terrace/kernels/cross_entropy.h"
 #include "terrace/tests/reference/softmax.h"
@@ -153,6 +156,20 @@ TEST(LinearCrossEntropyTest, TilesOfBF16MatchReferenceAsF32) {
           c, in,
           RunHead(ctx, in, true, true, kernels::cpu::LinearCrossEntropyByTiles),
           Tolerance(DType::kF32));
+    }
+  });
+}
+
+// And those with them, where MatMul may do the products another way.
+TEST(LinearCrossEntropyTest, ProductsOfBF16MatchReference) {
+  ForEachTarget([] {
+    const Context ctx({.threads = 2});
+    for (const Case& c : kCases) {
+      const Operands in(ctx, c, DType::kBF16);
+      ExpectMatches(c, in,
+                    RunHead(ctx, in, true, true,
+                            kernels::cpu::LinearCrossEntropyByProducts),
+                    Tolerance(DType::kBF16));
     }
   });
 }
@@ -323,6 +340,36 @@ TEST(LinearCrossEntropyTest, ScaleIntoOverwritesOrAdds) {
         EXPECT_LE(RelativeError(Doubles(dst.view()), added), Tolerance(dtype));
         kernels::ScaleInto(ctx, src.view(), factor.view(), dst.mut(), false);
         EXPECT_LE(RelativeError(Doubles(dst.view()), scaled), Tolerance(dtype));
+      }
+    }
+  });
+}
+
+// It writes gradients of parameters: whole is any split, wherever it lies (A5).
+TEST(LinearCrossEntropyTest, ScaleIntoHasTheSameBitsInAnySlice) {
+  ForEachTarget([] {
+    const Context ctx;
+    constexpr int64_t kNumel = 1003;
+    for (const DType dtype : kFloatTypes) {
+      const Tensor src = Random(ctx, {kNumel}, AccumulatorOf(dtype), 1);
+      const Tensor factor = Filled(ctx, {}, AccumulatorOf(dtype), 0.3);
+      for (const bool accumulate : {false, true}) {
+        const Tensor whole = Random(ctx, {kNumel}, dtype, 2);
+        kernels::ScaleInto(ctx, src.view(), factor.view(), whole.mut(),
+                           accumulate);
+        for (const int64_t step : {1, 3, 16, 31, 500}) {
+          const Tensor slices = Unaligned(ctx, {kNumel}, dtype);
+          const Tensor start = Random(ctx, {kNumel}, dtype, 2);
+          std::memcpy(slices.raw(), start.raw(),
+                      static_cast<size_t>(start.nbytes()));
+          for (int64_t at = 0; at < kNumel; at += step) {
+            const int64_t end = std::min(at + step, kNumel);
+            kernels::ScaleInto(ctx, src.Slice(0, at, end).view(), factor.view(),
+                               slices.Slice(0, at, end).mut(), accumulate);
+          }
+          EXPECT_TRUE(SameBits(slices, whole))
+              << dtype << " in slices of " << step;
+        }
       }
     }
   });

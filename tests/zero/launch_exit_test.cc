@@ -117,13 +117,13 @@ TEST_F(LaunchExitTest, TimeInWhichTheProcessIsStoppedDoesNotCount) {
     const pid_t waker = ::fork();
     if (waker == 0) {  // only calls that are safe after a fork beside threads
       ::kill(self, SIGSTOP);
-      ::sleep(5);
+      ::sleep(12);
       ::kill(self, SIGCONT);
       ::_exit(0);
     }
     ::waitpid(waker, nullptr, 0);
   };
-  EXPECT_EXIT(TrainAndExit(2, 2, stop), ExitedWithCode(0), "");
+  EXPECT_EXIT(TrainAndExit(2, 10, stop), ExitedWithCode(0), "");
 }
 
 TEST_F(LaunchExitTest, MoreThreadsThanAreOfUseAreRefused) {
