@@ -26,7 +26,7 @@ Gatherer::Gatherer(StoreState& state)
   std::vector<UnitId> forward;
   for (size_t i = 0; i < state.units.size(); ++i)
     if (state.units[i].gathers) forward.push_back(static_cast<UnitId>(i));
-  for (PassPlan& plan : plans_) plan.Seed(forward);
+  for (UnitPlan& plan : plans_) plan.Seed(forward);
   std::vector<UnitId> both = forward;
   // The walk turns at the last unit without leaving it.
   for (size_t i = forward.size(); i-- > 1;) both.push_back(forward[i - 1]);

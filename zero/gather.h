@@ -73,11 +73,11 @@ class Gatherer {
   void ReleaseIdle();
   bool UsedAgainSoon(UnitId id) const;
   void Prefetch();
-  PassPlan& plan() { return plans_[static_cast<size_t>(phase_)]; }
-  const PassPlan& plan() const { return plans_[static_cast<size_t>(phase_)]; }
+  UnitPlan& plan() { return plans_[static_cast<size_t>(phase_)]; }
+  const UnitPlan& plan() const { return plans_[static_cast<size_t>(phase_)]; }
 
   StoreState& state_;
-  std::array<PassPlan, kPhases> plans_;
+  std::array<UnitPlan, kPhases> plans_;
   Phase phase_ = Phase::kTrain;
   std::vector<Residency> residency_;
   std::vector<Slot> slots_;

@@ -33,7 +33,7 @@ uint64_t HashOrder(std::span<const UnitId> order) {
   return key.bits();
 }
 
-void PassPlan::Visit(UnitId unit) {
+void UnitPlan::Visit(UnitId unit) {
   recorded_.push_back(unit);
   if (followed_ && cursor_ < plan_.size() && plan_[cursor_] == unit) {
     ++cursor_;
@@ -42,18 +42,18 @@ void PassPlan::Visit(UnitId unit) {
   }
 }
 
-std::span<const UnitId> PassPlan::Upcoming() const {
+std::span<const UnitId> UnitPlan::Upcoming() const {
   if (!followed_) return {};
   return std::span(plan_).subspan(cursor_);
 }
 
-void PassPlan::EndPass() {
+void UnitPlan::EndPass() {
   if (!recorded_.empty()) plan_ = std::exchange(recorded_, {});
   cursor_ = 0;
   followed_ = true;
 }
 
-void PassPlan::Abandon() {
+void UnitPlan::Abandon() {
   recorded_.clear();
   cursor_ = 0;
   followed_ = true;

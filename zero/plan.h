@@ -22,7 +22,7 @@ std::vector<UnitId> ReductionOrder(std::span<const UnitId> forward,
 
 uint64_t HashOrder(std::span<const UnitId> order);
 
-class PassPlan {
+class UnitPlan {
  public:
   void Seed(std::vector<UnitId> order) { plan_ = std::move(order); }
 
