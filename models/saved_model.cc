@@ -92,17 +92,24 @@ TokenDataset EvaluationText(const SavedModel& saved,
 
 SavedModel ReadSavedModel(const std::string& path) {
   SavedModel saved;
-  const zero::CheckpointPlace place =
-      zero::ResolveCheckpoint(CheckpointPath(path));
+  saved.given = CheckpointPath(path);
+  zero::CheckpointPlace place = zero::ResolveCheckpoint(saved.given);
   zero::RefusePart(place);
   if (place.weights_file)
     TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", place.path,
                   " holds weights alone: a model is read from a run's folder, "
                   "its checkpoint or a step's folder");
-  saved.path = place.path;
-  saved.extras = zero::ReadManifest(place.path).extras;
+  for (int reads = 1; saved.path.empty(); ++reads) {
+    try {
+      saved.extras = zero::ReadManifest(place.path).extras;
+      saved.path = place.path;
+    } catch (const Error&) {
+      if (reads == zero::kMostReads || !zero::MovedOn(saved.given, &place))
+        throw;
+    }
+  }
   if (saved.extras.model_json.empty())
-    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", place.path,
+    TERRACE_THROW(ErrorCode::kData, "[checkpoint] ", saved.path,
                   " must say which model it is of, but names none");
   const auto tokenizer = saved.extras.more.find("tokenizer");
   OfManifest(saved.path, [&] {
@@ -131,7 +138,19 @@ LoadedModel::LoadedModel(zero::Runtime& rt, const SavedModel& saved)
           saved.path,
           [&] { return MakeModel(nn::Scope(rt.store()), saved.model); })),
       engine_(std::make_unique<zero::Engine>(rt)) {
-  zero::LoadCheckpoint(*engine_, saved.path, {.weights_only = true});
+  zero::CheckpointPlace place = {.path = saved.path};
+  for (int reads = 1; path_.empty(); ++reads) {
+    try {
+      path_ = zero::LoadCheckpoint(*engine_, place.path, {.weights_only = true})
+                  .path;
+    } catch (const Error& error) {  // of the files: on all ranks
+      if (error.code() != ErrorCode::kData && error.code() != ErrorCode::kIo)
+        throw;
+      if (reads == zero::kMostReads) throw;
+      const bool moved = zero::MovedOn(saved.given, &place);
+      if (engine_->ReduceMax({moved ? 1.0 : 0.0}).front() == 0) throw;
+    }
+  }
 }
 
 const CausalModel& LoadedModel::causal() const {

@@ -8,7 +8,8 @@
 //   });
 //
 // Loads whole, on one rank unless more are launched, and without gradients and
-// optimizer states: one working copy is all it takes.
+// optimizer states: one working copy is all it takes. Where a run that saves
+// removes the checkpoint before it is loaded, its next one is read instead.
 #pragma once
 
 #include <memory>
@@ -34,7 +35,8 @@ inline constexpr char kCheckpointFolder[] = "checkpoint";
 std::string CheckpointPath(const std::string& path);
 
 struct SavedModel {
-  std::string path;      // what to load: a step's folder
+  std::string given;     // the path that was asked for
+  std::string path;      // what it meant: a step's folder
   zero::JsonNode model;  // as MakeModel takes it
   std::unique_ptr<Tokenizer> tokenizer;
   zero::CheckpointExtras extras;
@@ -55,17 +57,20 @@ zero::LaunchOptions InferenceOptions(int threads = 0, int64_t micro_batch = 1);
 
 class LoadedModel {
  public:
-  // Collective.
+  // Collective. Of saved.path, or what saved.given means where that is gone.
   LoadedModel(zero::Runtime& rt, const SavedModel& saved);
 
   const Model& model() const { return *model_; }
   // Throws kInvalidArgument for a model that generates no text.
   const CausalModel& causal() const;
   zero::Engine& engine() { return *engine_; }
+  // The step's folder that was loaded.
+  const std::string& path() const { return path_; }
 
  private:
   std::unique_ptr<Model> model_;
   std::unique_ptr<zero::Engine> engine_;
+  std::string path_;
 };
 
 // Token ids to text as it comes: whole characters, a blank line for the end of

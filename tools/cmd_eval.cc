@@ -37,12 +37,14 @@ int Eval(const Args& args) {
   const models::TokenDataset data =
       text.empty() ? read_text() : OfFlag("eval", "--text", read_text);
   models::Evaluation result;
+  std::string path;  // of what was loaded
   const int code = zero::Launch(
       models::InferenceOptions(static_cast<int>(threads), batch),
       [&](zero::Runtime& rt) {
         const std::unique_ptr<models::LoadedModel> loaded = OfFlag(
             "eval", "--checkpoint",
             [&] { return std::make_unique<models::LoadedModel>(rt, saved); });
+        path = loaded->path();
         result = models::Evaluate(loaded->engine(), loaded->model(), data);
       });
   if (code != 0) return code;
@@ -52,7 +54,7 @@ int Eval(const Args& args) {
     out.Key("loss").Double(result.loss, 9);
     out.Key("perplexity").Double(std::exp(result.loss), 9);
     out.Field("tokens", static_cast<int64_t>(result.tokens));
-    out.Field("checkpoint", saved.path);
+    out.Field("checkpoint", path);
     out.EndObject();
     std::printf("%s\n", out.Text().c_str());
     return 0;
@@ -60,7 +62,7 @@ int Eval(const Args& args) {
   std::printf(
       "loss        %.6f nats a token\nperplexity  %.4f\ntokens      "
       "%.0f\ncheckpoint  %s\n",
-      result.loss, std::exp(result.loss), result.tokens, saved.path.c_str());
+      result.loss, std::exp(result.loss), result.tokens, path.c_str());
   return 0;
 }
 

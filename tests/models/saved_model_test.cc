@@ -9,7 +9,9 @@
 #include <string>
 
 #include "terrace/core/error.h"
+#include "terrace/core/file.h"
 #include "terrace/models/gpt2.h"
+#include "terrace/tests/support/meanwhile.h"
 #include "terrace/tests/support/one_rank.h"
 
 namespace terrace::models {
@@ -71,6 +73,39 @@ TEST(SavedModelTest, AWholeManifestIsRead) {
   const SavedModel saved = ReadSavedModel(folder);
   // Both documents, 18 and 28 bytes, and their ends.
   EXPECT_EQ(EvaluationText(saved, {text}).token_count(), 18 + 28 + 2);
+}
+
+// The latest is replaced and removed while its manifest is read, and after.
+TEST(SavedModelTest, TheLatestIsFoundAgainWhenItIsRemovedMeanwhile) {
+  namespace fs = std::filesystem;
+  const std::string folder =
+      Save("rotated", {.model_json = kModel, .more = {{"tokenizer", "byte"}}});
+  const auto step = [&](int n) { return StrCat(folder, "/step-", n); };
+  const auto rotate = [&](int from, int to) {
+    WriteFileAtomically(folder + "/latest", StrCat("step-", to, "\n"));
+    fs::remove_all(step(from));
+  };
+  fs::copy(step(0), step(5));
+  fs::copy(step(0), step(9));
+  SavedModel saved;
+  {
+    const testing::Meanwhile writer(step(0) + "/manifest.json", "",
+                                    [&] { rotate(0, 5); });
+    saved = ReadSavedModel(folder);
+    EXPECT_EQ(saved.path, step(5));
+  }
+  const SavedModel exact = ReadSavedModel(step(5));
+  rotate(5, 9);
+  testing::RunOneRank([&](zero::Runtime& rt) {
+    EXPECT_EQ(LoadedModel(rt, saved).path(), step(9));
+  });
+  // The folder that was given is the one that is loaded.
+  zero::FirstFailure failure;
+  zero::Launch(
+      InferenceOptions(1), [&](zero::Runtime& rt) { LoadedModel(rt, exact); },
+      &failure);
+  EXPECT_EQ(failure.code, ErrorCode::kData);
+  EXPECT_THAT(failure.message, HasSubstr(step(5)));
 }
 
 // A manifest is data: whatever is wrong with it is kData and names its file.
