@@ -21,6 +21,7 @@
 #include "terrace/zero/checkpoint_manifest.h"
 #include "terrace/zero/effects.h"
 #include "terrace/zero/environment.h"
+#include "terrace/zero/process.h"
 #include "terrace/zero/seal_check.h"
 
 namespace terrace::models {
@@ -55,14 +56,20 @@ bool HoldsRun(const std::string& out) {
          !zero::ListCheckpoints(out + "/" + kCheckpointFolder).empty();
 }
 
-// `path` lies in the folder, by its name or behind its links.
-bool LiesIn(const fs::path& path, const fs::path& folder) {
-  std::error_code none;
-  for (fs::path at : {fs::path(AbsolutePath(path.string())),
-                      fs::weakly_canonical(path, none)}) {
-    for (; at.has_relative_path(); at = at.parent_path())
-      if (fs::equivalent(at, folder, none)) return true;
+// What `from` means lies in the folder `own` of checkpoints, by its name or
+// behind its links. Also where it means none, which is told of elsewhere.
+bool IsOwn(const std::string& from, const fs::path& own) {
+  zero::CheckpointPlace place;
+  try {
+    place = zero::ResolveCheckpoint(from);
+  } catch (const Error&) {
+    return true;
   }
+  if (!place.part_of.empty()) return true;
+  std::error_code none;
+  for (const fs::path& step :
+       {fs::path(place.path), fs::canonical(place.path, none)})
+    if (fs::equivalent(step.parent_path(), own, none)) return true;
   return false;
 }
 
@@ -165,6 +172,10 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
   launch_.profile = request_.profile;
   launch_.config = file_.ReadEngine(training.ranks);
   if (training.device != zero::RunDevice::kCpu)
+  // What is launched below to describe the model has one rank.
+  if (const std::string why = zero::LauncherRefusal(training.ranks);
+      !why.empty())
+    TERRACE_THROW(ErrorCode::kUsage, why);
     TERRACE_THROW(ErrorCode::kConfig,
                   "[config] training.device must be cpu: this build trains on "
                   "the CPU alone, got cuda");
@@ -236,15 +247,14 @@ void TrainingRun::TakeOutput() {
     TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
                   " holds a run: go on with it by --resume, choose another "
                   "folder by --out, or remove it");
-  // Another run's steps would make room for themselves among those here. A
-  // path that is not there is told of below.
+  // Another run's steps would make room for themselves among those here.
   const std::string from = CheckpointPath(request_.resume_from);
-  std::error_code none;
-  if (fs::exists(from, none) && !LiesIn(from, out()) && HoldsRun(out()))
+  if (!from.empty() && HoldsRun(out()) &&
+      !IsOwn(from, out() + "/" + kCheckpointFolder))
     TERRACE_THROW(ErrorCode::kAlreadyExists, "[train] ", out(),
                   " holds a run: to go on from ", from,
                   ", choose another folder by --out, or resume from a "
-                  "checkpoint in it");
+                  "checkpoint of its own");
 }
 
 void TrainingRun::RemoveLeftovers() {

@@ -47,8 +47,8 @@ ModelFacts DescribeModel(const zero::JsonNode& model);
 struct RunRequest {
   // Goes on from the latest checkpoint of the output folder, if there is one.
   bool resume = false;
-  // With resume: this checkpoint instead; one of another folder needs an output
-  // folder that holds no run.
+  // With resume: this checkpoint instead; one that is not the output folder's
+  // own needs an output folder that holds no run.
   std::string resume_from = {};
   bool log_all_ranks = false;
   // Measures zones: OUT/profile.rankK.json and RunOutcome::zones.
@@ -78,8 +78,9 @@ struct RunOutcome {
 
 class TrainingRun {
  public:
-  // Throws kConfig, kData, or kAlreadyExists for an output folder that holds a
-  // run or that another one writes, kIo for one that cannot be written.
+  // Throws kUsage below a launcher (zero/process.h), kConfig, kData, or
+  // kAlreadyExists for an output folder that holds a run or that another one
+  // writes, kIo for one that cannot be written.
   TrainingRun(zero::RunFile file, RunRequest request);
 
   const zero::LaunchOptions& launch() const { return launch_; }

@@ -106,19 +106,24 @@ TEST(OutputTest, AnotherRunIsNotResumedOverAFinishedOne) {
   fs::create_symlink(folder + "/b", folder + "/link");
   const std::string before = Tree(folder + "/a");
   for (const char* from : {"/b", "/b/checkpoint", "/b/checkpoint/step-10",
-                           "/a/../b", "/link", "/link/checkpoint/step-10"}) {
+                           "/a/../b", "/link", "/link/checkpoint/step-10",
+                           "/a/inner", "/a/inner/checkpoint/step-10"}) {
+  ASSERT_EQ(Train(folder, {"--steps", "11"}, "a/inner").code, 0);
     const Outcome run = Train(folder, {"--resume", folder + from}, "a");
     ExpectOneLine(run, 2, folder + "/a holds a run: ");
     EXPECT_THAT(run.err, HasSubstr(folder + from));
     EXPECT_THAT(run.err, HasSubstr("choose another folder by --out, or resume "
-                                   "from a checkpoint in it"));
+                                   "from a checkpoint of its own"));
     EXPECT_EQ(Tree(folder + "/a"), before);
   }
   // Its own, under any name, and another one in a folder without a run.
   fs::create_symlink(folder + "/a", folder + "/same");
-  const Outcome own =
-      Train(folder, {"--resume", folder + "/same", "--steps", "11"}, "a");
-  EXPECT_EQ(own.code, 0) << own.err;
+  fs::create_symlink(folder + "/a/checkpoint/step-10", folder + "/step");
+  for (const char* from : {"/same", "/same/checkpoint/step-10/", "/step"}) {
+    const Outcome own =
+        Train(folder, {"--resume", folder + from, "--steps", "11"}, "a");
+    EXPECT_EQ(own.code, 0) << own.err;
+  }
   const Outcome fresh =
       Train(folder, {"--resume", folder + "/b", "--steps", "12"}, "c");
   EXPECT_EQ(fresh.code, 0) << fresh.err;
@@ -192,7 +197,9 @@ TEST(LauncherTest, RanksOfALauncherAreRefusedByName) {
     const size_t from = text.find(' ') == text.npos ? 0 : text.find(' ') + 1;
     const std::string name = text.substr(from, text.size() - from - 2);
     ExpectOneLine(testing::RunShell(StrCat("env ", text, train)), 2,
-                  name + " is 3, but ranks are threads of one process");
+                  name +
+                      " is 3, but ranks are threads of one process, here 2 "
+                      "ranks in each");
     EXPECT_FALSE(fs::exists(folder + "/out"));
   }
   const Outcome one = testing::RunShell(
