@@ -100,6 +100,13 @@ bool OutputLock::IsThere() const {
          mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
 }
 
+void OutputLock::CheckHeld() const {
+  if (IsThere()) return;
+  TERRACE_THROW(ErrorCode::kIo, "[train] ", folder_,
+                " must stay while the run writes into it, but it or ", path_,
+                " was removed, moved or replaced");
+}
+
 OutputLock::~OutputLock() {
   if (fd_ < 0) return;
   // While it is held: nobody else can think that the file is theirs. Where the

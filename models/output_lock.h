@@ -7,6 +7,9 @@
 // folder where there is none. The end removes the file, and the folder if it
 // was made here and holds nothing. Throws kAlreadyExists naming folder and
 // holder, kIo for a folder that cannot be written. Readers need no lock.
+//
+// A lock is lost with its file: whoever removes or moves the folder lets
+// another run in. So a run asks by CheckHeld before it opens a file there.
 #pragma once
 
 #include <string>
@@ -23,10 +26,13 @@ class OutputLock {
   // Of a file system without locks: nobody keeps a second run away. Else "".
   const std::string& notice() const { return notice_; }
 
+  // The file that is held is the one in the folder.
+  bool IsThere() const;
+  // Throws kIo where it is not: what the folder holds is another run's.
+  void CheckHeld() const;
+
  private:
   bool TryLock();
-  // The file that is held is the one at path_.
-  bool IsThere() const;
 
   const std::string folder_, path_;
   std::string notice_;

@@ -167,15 +167,15 @@ ModelFacts DescribeModel(const zero::JsonNode& node) {
 TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
     : file_(std::move(file)), request_(std::move(request)) {
   const zero::TrainingConfig& training = file_.training;
+  // What is launched below to describe the model has one rank.
+  if (const std::string why = zero::LauncherRefusal(training.ranks);
+      !why.empty())
+    TERRACE_THROW(ErrorCode::kUsage, why);
   launch_.ranks = training.ranks;
   launch_.seed = training.seed;
   launch_.profile = request_.profile;
   launch_.config = file_.ReadEngine(training.ranks);
   if (training.device != zero::RunDevice::kCpu)
-  // What is launched below to describe the model has one rank.
-  if (const std::string why = zero::LauncherRefusal(training.ranks);
-      !why.empty())
-    TERRACE_THROW(ErrorCode::kUsage, why);
     TERRACE_THROW(ErrorCode::kConfig,
                   "[config] training.device must be cpu: this build trains on "
                   "the CPU alone, got cuda");
@@ -284,9 +284,9 @@ zero::CheckpointExtras TrainingRun::Extras(
   return extras;
 }
 
-void TrainingRun::Resume(zero::Engine& engine,
-                         const zero::CheckpointExtras& extras,
-                         const RunEvents& events) const {
+std::string TrainingRun::Resume(zero::Engine& engine,
+                                const zero::CheckpointExtras& extras,
+                                const RunEvents& events) const {
   const auto notice = [&](const std::string& text) {
     if (engine.runtime().rank() == 0 && events.on_notice)
       events.on_notice(text);
@@ -297,7 +297,7 @@ void TrainingRun::Resume(zero::Engine& engine,
     from = own;
     if (zero::ListCheckpoints(from).empty()) {
       notice("there is no checkpoint in " + own + ": the run begins anew");
-      return;
+      return "";
     }
   }
   const zero::LoadedCheckpoint loaded = zero::LoadCheckpoint(engine, from);
@@ -319,6 +319,7 @@ void TrainingRun::Resume(zero::Engine& engine,
     if (entry.iteration > engine.counters().iteration)
       notice(entry.path +
              " is of a later step: it stays until the run has passed it");
+  return loaded.path;
 }
 
 RunOutcome TrainingRun::Train(zero::Runtime& rt,
@@ -332,7 +333,8 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
   zero::ResolvedConfig resolved = file_.Resolve(launch_.config);
   zero::ReportEffects(rt.store(), "deepspeed.", &resolved);
   const zero::CheckpointExtras extras = Extras(rt, resolved);
-  if (request_.resume) Resume(engine, extras, events);
+  std::string begun_from;
+  if (request_.resume) begun_from = Resume(engine, extras, events);
   RunOutcome outcome;
   outcome.train.iteration = engine.counters().iteration;
   const bool first = rt.rank() == 0;
@@ -341,9 +343,11 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
   const bool stop = request_.stop_requested && request_.stop_requested();
   outcome.train.stopped = engine.ReduceMax({stop ? 1.0 : 0.0}).front() > 0;
   if (outcome.nothing_to_do || outcome.train.stopped) return outcome;
-  if (first)
+  if (first) {
+    lock_->CheckHeld();
     WriteFileAtomically(out() + "/config.resolved.json",
                         extras.config_resolved_json + "\n");
+  }
 
   Trainer trainer(engine, *model, data_.train,
                   {.steps = file_.training.steps,
@@ -351,13 +355,16 @@ RunOutcome TrainingRun::Train(zero::Runtime& rt,
                    .eval_every = file_.training.eval_every,
                    .checkpoint_every = file_.training.checkpoint_every,
                    .out = out(),
+                   .check_out = [&] { lock_->CheckHeld(); },
                    .log_all_ranks = request_.log_all_ranks,
                    .extras = extras,
+                   .begun_from = begun_from,
                    .stop_requested = request_.stop_requested});
   TrainerEvents while_training = events.trainer;
   while_training.on_notice = events.on_notice;
   outcome.train = trainer.Run(while_training);
   if (const Profiler* profiler = rt.context().profiler) {
+    lock_->CheckHeld();
     WriteFileAtomically(StrCat(out(), "/profile.rank", rt.rank(), ".json"),
                         profiler->ChromeTrace() + "\n");
     outcome.zones = profiler->Totals();

@@ -103,8 +103,9 @@ class TrainingRun {
   void RemoveLeftovers();
   zero::CheckpointExtras Extras(zero::Runtime& rt,
                                 const zero::ResolvedConfig& resolved) const;
-  void Resume(zero::Engine& engine, const zero::CheckpointExtras& extras,
-              const RunEvents& events) const;
+  // The path of what was loaded; "": there was none.
+  std::string Resume(zero::Engine& engine, const zero::CheckpointExtras& extras,
+                     const RunEvents& events) const;
 
   zero::RunFile file_;
   RunRequest request_;

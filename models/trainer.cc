@@ -1,11 +1,12 @@
 #include "terrace/models/trainer.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <filesystem>
 #include <limits>
-#include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/json_writer.h"
 #include "terrace/models/batch.h"
+#include "terrace/zero/agreement.h"
 
 namespace terrace::models {
 namespace {
@@ -25,8 +27,17 @@ bool Finite(const zero::StepResult& step) {
   return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
 }
 
-std::string RankFile(int rank) {
-  return StrCat("metrics.rank", rank, ".jsonl");
+constexpr char kMetrics[] = "metrics.jsonl";
+constexpr char kEvaluations[] = "evaluation.jsonl";
+constexpr std::string_view kRankBegin = "metrics.rank", kRankEnd = ".jsonl";
+
+std::string RankFile(int rank) { return StrCat(kRankBegin, rank, kRankEnd); }
+
+bool IsRankFile(std::string_view name) {
+  if (!name.starts_with(kRankBegin) || !name.ends_with(kRankEnd)) return false;
+  name.remove_prefix(kRankBegin.size());
+  name.remove_suffix(kRankEnd.size());
+  return !name.empty() && name.find_first_not_of("0123456789") == name.npos;
 }
 
 }  // namespace
@@ -98,59 +109,59 @@ void Trainer::Notice(const std::string& text) const {
   if (rank_ == 0 && events_.on_notice) events_.on_notice(text);
 }
 
-void Trainer::AppendLine(std::optional<MetricsFile>& file,
-                         const std::string& name, int64_t step,
-                         const std::string& line) {
-  if (!file.has_value()) {
-    file.emplace(options_.out + "/" + name, step - 1);
-    TellDropped(name, step, file->dropped());
-  }
-  file->Append(line);
+void Trainer::CheckOut() const {
+  if (options_.check_out) options_.check_out();
 }
 
-void Trainer::TellDropped(const std::string& name, int64_t step,
-                          const MetricsFile::Dropped& dropped) const {
-  const std::string path = options_.out + "/" + name;
+MetricsFile Trainer::OpenFile(const std::string& name) const {
+  MetricsFile file(options_.out + "/" + name, begin_);
+  const MetricsFile::Dropped& dropped = file.dropped();
   if (dropped.lines > 0)
-    Notice(StrCat(path, ": ", Counted(dropped.lines, "line"), " from step ",
-                  step, " on moved to ", name, ".dropped"));
-  if (dropped.cut_nbytes == 0) return;
+    Notice(StrCat(file.path(), ": ", Counted(dropped.lines, "line"),
+                  " from step ", begin_ + 1, " on moved to ", name,
+                  ".dropped"));
+  if (dropped.cut_nbytes == 0) return file;
   const std::string which =
       dropped.cut_step > 0 ? StrCat(" of step ", dropped.cut_step) : "";
-  Notice(StrCat(path, ": the last line was cut short and is dropped (",
+  Notice(StrCat(file.path(), ": the last line was cut short and is dropped (",
                 Counted(dropped.cut_nbytes, "byte"), which, ")"));
+  return file;
 }
 
-// Rank 0 tells of the others' files too. Collective.
-void Trainer::TellDroppedOfRanks(int64_t step) {
-  constexpr size_t kFields = 3;
-  std::vector<double> all(kFields * static_cast<size_t>(ranks_));
-  const auto of = [&](int rank) {
-    return std::span(all).subspan(kFields * static_cast<size_t>(rank), kFields);
-  };
-  const MetricsFile::Dropped& mine = rank_metrics_->dropped();
-  std::ranges::copy(std::array{static_cast<double>(mine.lines),
-                               static_cast<double>(mine.cut_nbytes),
-                               static_cast<double>(mine.cut_step)},
-                    of(rank_).begin());
-  all = engine_.ReduceMax(all);
-  for (int rank = 0; rank < ranks_; ++rank)
-    TellDropped(RankFile(rank), step,
-                {.lines = static_cast<int64_t>(of(rank)[0]),
-                 .cut_nbytes = static_cast<int64_t>(of(rank)[1]),
-                 .cut_step = static_cast<int64_t>(of(rank)[2])});
+// Of every file, also those that this run may not come to write: the steps
+// after the checkpoint are no longer the run's. Rank 0 does it for all; others
+// open their files once a step is over, which is after it.
+void Trainer::DropLaterLines() {
+  if (options_.out.empty() || rank_ != 0) return;
+  CheckOut();
+  std::vector<std::string> names;
+  std::error_code none;
+  for (std::filesystem::directory_iterator it(options_.out, none);
+       !none && it != std::filesystem::directory_iterator(); it.increment(none))
+    names.push_back(it->path().filename());
+  std::ranges::sort(names);
+  for (const std::string& name : names) {
+    if (name == kMetrics)
+      metrics_.emplace(OpenFile(name));
+    else if (name == kEvaluations)
+      evaluations_.emplace(OpenFile(name));
+    else if (IsRankFile(name))
+      OpenFile(name);
+  }
+}
+
+void Trainer::AppendLine(std::optional<MetricsFile>& file,
+                         const std::string& name, const std::string& line) {
+  CheckOut();
+  if (!file.has_value()) file.emplace(OpenFile(name));
+  file->Append(line);
 }
 
 void Trainer::Record(const StepMetrics& metrics) {
   if (options_.out.empty()) return;
-  const int64_t step = metrics.step.iteration;
-  if (rank_ == 0) AppendLine(metrics_, "metrics.jsonl", step, ToJson(metrics));
-  if (!options_.log_all_ranks) return;
-  if (!rank_metrics_.has_value()) {
-    rank_metrics_.emplace(options_.out + "/" + RankFile(rank_), step - 1);
-    TellDroppedOfRanks(step);
-  }
-  rank_metrics_->Append(ToJson(meter_.own()));
+  if (rank_ == 0) AppendLine(metrics_, kMetrics, ToJson(metrics));
+  if (options_.log_all_ranks)
+    AppendLine(rank_metrics_, RankFile(rank_), ToJson(meter_.own()));
 }
 
 void Trainer::RecordEvaluation(const Evaluation& evaluation) {
@@ -161,8 +172,7 @@ void Trainer::RecordEvaluation(const Evaluation& evaluation) {
   json.Key("loss").Double(evaluation.loss, 9);
   json.Field("tokens", static_cast<int64_t>(evaluation.tokens));
   json.EndObject();
-  AppendLine(evaluations_, "evaluation.jsonl", evaluation.iteration,
-             std::move(json).Text());
+  AppendLine(evaluations_, kEvaluations, std::move(json).Text());
 }
 
 // One line: where, what, and what to try.
@@ -171,11 +181,15 @@ std::string Trainer::Diverged(const zero::StepResult& step,
   const bool saved =
       !options_.out.empty() &&
       !zero::ListCheckpoints(options_.out + "/checkpoint").empty();
+  std::string where = "there is no checkpoint: begin anew ";
+  if (saved)
+    where = "earlier checkpoints stay: go on from one ";
+  else if (!options_.begun_from.empty())
+    where = StrCat("saved no checkpoint: go on from ", options_.begun_from,
+                   " again ");
   return StrCat("[train] the run diverged at step ", step.iteration, ": ", what,
                 " (loss ", step.loss, ", lr ", step.lr, "); it ends here and ",
-                saved ? "earlier checkpoints stay: go on from one "
-                      : "there is no checkpoint: begin anew ",
-                "with a lower lr, a longer warmup or gradient_clipping");
+                where, "with a lower lr, a longer warmup or gradient_clipping");
 }
 
 // All that it decides by is the same on every rank.
@@ -227,6 +241,8 @@ void Trainer::Save(bool ends, TrainResult& result) {
     how.keep = std::numeric_limits<int>::max();
     Notice(why + "older checkpoints stay beside this one");
   }
+  zero::RunAgreed(engine_.runtime().communicator(), "train",
+                  [&] { CheckOut(); });
   const zero::SavedCheckpoint saved = zero::SaveCheckpoint(
       engine_, options_.out + "/checkpoint", options_.extras, how);
   result.checkpoint = saved.path;
@@ -237,7 +253,8 @@ void Trainer::Save(bool ends, TrainResult& result) {
 TrainResult Trainer::Run(const TrainerEvents& events) {
   events_ = events;
   TrainResult result;
-  result.iteration = engine_.counters().iteration;
+  result.iteration = begin_ = engine_.counters().iteration;
+  if (begin_ < options_.steps) DropLaterLines();
   while (result.iteration < options_.steps && !result.stopped) {
     const StepMetrics metrics = Step();
     result.iteration = metrics.step.iteration;

@@ -22,7 +22,9 @@
 //   OUT/evaluation.jsonl   one line an evaluation
 //   OUT/checkpoint/        see zero/checkpoint.h
 //
-// Throws kIo at the next line where OUT was removed or moved meanwhile.
+// What OUT holds of later steps than the engine's, of a run that was resumed
+// earlier, is moved aside when Run begins. Throws kIo at the next line where a
+// file was removed or moved meanwhile, and what check_out throws.
 #pragma once
 
 #include <cstdint>
@@ -57,9 +59,13 @@ struct TrainerOptions {
   int64_t eval_every = 0;        // 0: at the end only
   int64_t checkpoint_every = 0;  // 0: at the end only
   std::string out = {};          // "": nothing is written
+  // Called on a rank before it writes in `out`; throws where that is no longer
+  // the run's own (OutputLock::CheckHeld).
+  std::function<void()> check_out = {};
   // Every rank writes its own numbers: metrics.rankK.jsonl.
   bool log_all_ranks = false;
   zero::CheckpointExtras extras = {};
+  std::string begun_from = {};  // the checkpoint that was loaded; "": none
   // Asked on each rank once a step; where one says yes, all save and end.
   std::function<bool()> stop_requested = {};
 };
@@ -98,11 +104,11 @@ class Trainer {
   TrainResult Run(const TrainerEvents& events = {});
 
  private:
+  void CheckOut() const;
+  void DropLaterLines();
+  MetricsFile OpenFile(const std::string& name) const;
   void AppendLine(std::optional<MetricsFile>& file, const std::string& name,
-                  int64_t step, const std::string& line);
-  void TellDropped(const std::string& name, int64_t step,
-                   const MetricsFile::Dropped& dropped) const;
-  void TellDroppedOfRanks(int64_t step);
+                  const std::string& line);
   void Record(const StepMetrics& metrics);
   void RecordEvaluation(const Evaluation& evaluation);
   void Watch(const zero::StepResult& step, TrainResult& result);
@@ -122,7 +128,8 @@ class Trainer {
   int64_t non_finite_ = 0;  // steps in a row, up to the last one
   bool told_plans_ = false;
   bool told_unsaved_ = false;  // of the steps in a row
-  // Opened by the first line, so that a run that never starts leaves none.
+  int64_t begin_ = 0;          // the iteration at which the Run under way began
+  // Made by the first line, so that a run that never starts leaves none.
   std::optional<MetricsFile> metrics_, rank_metrics_, evaluations_;
 };
 

@@ -95,7 +95,21 @@ TEST(OutputLockTest, TheEndLeavesAnothersFileAlone) {
   const std::string folder = Folder("anothers");
   auto first = std::make_unique<OutputLock>(folder);
   fs::remove_all(folder);
+  EXPECT_FALSE(first->IsThere());
   const OutputLock second(folder);
+  EXPECT_FALSE(first->IsThere());
+  EXPECT_TRUE(second.IsThere());
+  second.CheckHeld();
+  try {
+    first->CheckHeld();
+    ADD_FAILURE() << "the folder is another's";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_EQ(error.message(),
+              StrCat("[train] ", folder,
+                     " must stay while the run writes into it, but it or ",
+                     folder, "/.lock was removed, moved or replaced"));
+  }
   first.reset();
   ExpectHeld(folder, ::getpid());
 }

@@ -102,6 +102,41 @@ TEST(RunTest, AnOutputFolderHasOneRun) {
   }
 }
 
+// Another one has it by the time that the ranks start, or that a trace is
+// written.
+TEST(RunTest, AnOutputFolderThatAnotherRunTookIsLeftAlone) {
+  namespace fs = std::filesystem;
+  for (const bool at_start : {true, false}) {
+    TrainingRun made = MakeRun("taken", 1, 0, LongText());
+    zero::RunFile file = made.file();
+    file.training.out = made.out() + "2";
+    const std::string out = file.training.out;
+    const TrainingRun run(file, {.profile = true});
+    std::unique_ptr<OutputLock> other;
+    const auto take = [&] {
+      fs::remove_all(out);
+      other = std::make_unique<OutputLock>(out);
+    };
+    RunEvents events;
+    if (at_start)
+      events.on_start = [&](int64_t) { take(); };
+    else  // the last thing before the trace
+      events.trainer.on_checkpoint = [&](const zero::SavedCheckpoint&) {
+        take();
+      };
+    zero::FirstFailure failure;
+    EXPECT_EQ(zero::Launch(
+                  run.launch(),
+                  [&](zero::Runtime& rt) { run.Train(rt, events); }, &failure),
+              ExitCode(ErrorCode::kIo));
+    EXPECT_THAT(failure.message,
+                HasSubstr(out + " must stay while the run writes into it"));
+    EXPECT_FALSE(fs::exists(out + "/config.resolved.json"));
+    EXPECT_FALSE(fs::exists(out + "/profile.rank0.json"));
+    EXPECT_TRUE(other->IsThere());
+  }
+}
+
 // What the sampler refuses is not the run's failure.
 TEST(RunTest, ASampleThatFailsIsANotice) {
   TrainingRun made = MakeRun("no_sample", 2, 2, LongText());
@@ -134,10 +169,14 @@ TEST(RunTest, ASampleThatFailsOnOneRankIsToldByItsOwnMessage) {
   for (const int stage : {2, 3}) {
     const TrainingRun run =
         MakeRun(StrCat("one_sample", stage), 2, stage, LongText(), 5);
-    std::filesystem::remove(run.out() + "/.lock");  // both write there
+    zero::RunFile file = run.file();
+    file.training.out = run.out() + "2";
     const TrainingRun faulty(
-        run.file(),
-        {.sample_tokens = 5, .sampler = {.temperature = -1, .seed = 1}});
+        file, {.sample_tokens = 5, .sampler = {.temperature = -1, .seed = 1}});
+    // One checkpoint of both.
+    std::filesystem::create_directory(run.out() + "/checkpoint");
+    std::filesystem::create_symlink(run.out() + "/checkpoint",
+                                    faulty.out() + "/checkpoint");
     std::vector<std::string> notices;
     RunEvents events;
     events.on_notice = [&](const std::string& n) { notices.push_back(n); };

@@ -15,61 +15,11 @@
 #include "terrace/core/file.h"
 #include "terrace/models/gpt2.h"
 #include "terrace/nn/module.h"
-#include "terrace/zero/config/json_source.h"
+#include "terrace/tests/models/trainer_support.h"
 #include "terrace/zero/runtime.h"
 
 namespace terrace::models {
 namespace {
-
-constexpr int64_t kTime = 16;
-
-Gpt2Config TinyConfig() {
-  Gpt2Config config;
-  config.vocab_size = 61;
-  config.n_positions = kTime;
-  config.n_embd = 16;
-  config.n_layer = 2;
-  config.n_head = 2;
-  config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0;
-  return config;
-}
-
-TokenDataset Data(int64_t tokens, bool keep_partial) {
-  std::vector<int32_t> ids(static_cast<size_t>(tokens));
-  for (size_t i = 0; i < ids.size(); ++i)
-    ids[i] = static_cast<int32_t>(i * (i + 3) % 61);
-  return TokenDataset(ids, 61,
-                      {.sequence_length = kTime, .keep_partial = keep_partial});
-}
-
-zero::LaunchOptions Options(int ranks, int64_t micro_batch, int stage) {
-  zero::LaunchOptions options;
-  options.ranks = ranks;
-  options.threads = 1;
-  options.config = zero::ReadEngineConfig(
-      zero::ParseJson(
-          StrCat("{\"train_micro_batch_size_per_gpu\": ", micro_batch,
-                 ", \"zero_optimization\": {\"stage\": ", stage,
-                 ", \"stage3_param_persistence_threshold\": 0}}"),
-          "test"),
-      {.world_size = ranks});
-  return options;
-}
-
-// Runs `fn` on each rank, with a model and an engine.
-template <class Fn>
-void OnRanks(const zero::LaunchOptions& options, const Fn& fn) {
-  zero::FirstFailure failure;
-  zero::Launch(
-      options,
-      [&](zero::Runtime& rt) {
-        const Gpt2 model(nn::Scope(rt.store()), TinyConfig());
-        zero::Engine engine(rt);
-        fn(engine, model);
-      },
-      &failure);
-  EXPECT_FALSE(failure.failed) << failure.message;
-}
 
 // 7 samples and a rest: no number of ranks divides them.
 TEST(EvaluateTest, IsTheSameHoweverItIsDealt) {
@@ -198,13 +148,6 @@ void WithFaulty(const zero::LaunchOptions& options, const Fn& fn) {
   EXPECT_FALSE(failure.failed) << failure.message;
 }
 
-std::string FreshOut(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/trainer_" + name;
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
-}
-
 std::vector<int64_t> Checkpoints(const std::string& out) {
   std::vector<int64_t> steps;
   for (const auto& entry : zero::ListCheckpoints(out + "/checkpoint"))
@@ -308,6 +251,21 @@ TEST(DivergenceTest, WeightsThatAreNotFiniteEndTheRunAtOnce) {
                   ::testing::HasSubstr("there is no checkpoint: begin anew"));
     });
   }
+}
+
+TEST(DivergenceTest, ARunThatWasResumedElsewhereNamesWhereItBegan) {
+  const std::string out = FreshOut("begun"), from = "runs/b/checkpoint/step-4";
+  WithFaulty(Options(1, 1, 0), [&](zero::Engine& engine, Faulty& model) {
+    engine.store().Edit("ln_f.bias", [](zero::NamedTensor& t) {
+      *t.values.data<float>() = INFINITY;
+    });
+    Trainer trainer(engine, model, Data(200, false),
+                    {.steps = 50, .out = out, .begun_from = from});
+    EXPECT_THAT(trainer.Run().failure,
+                ::testing::HasSubstr(StrCat("saved no checkpoint: go on "
+                                            "from ",
+                                            from, " again with a lower lr")));
+  });
 }
 
 TEST(TrainerTest, RanksThatFollowOtherPlansAreNotedOnce) {

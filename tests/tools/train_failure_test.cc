@@ -38,6 +38,16 @@ void ExpectOneLine(const Outcome& run, int code, const std::string& part) {
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
 }
 
+void WaitForText(const std::string& path) {
+  for (int i = 0; ReadText(path).empty(); ++i) {
+    if (i >= 6000) {
+      ADD_FAILURE() << "there never was a " << path;
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 // A run that goes on until it is stopped; returns once it has made a step.
 pid_t StartLongRun(const std::string& folder, const std::string& log,
                    const std::vector<std::string>& more = {}) {
@@ -46,13 +56,7 @@ pid_t StartLongRun(const std::string& folder, const std::string& log,
       "--steps", "1000000"};
   args.insert(args.end(), more.begin(), more.end());
   const pid_t child = StartTerrace(args, log);
-  for (int i = 0; ReadText(folder + "/out/metrics.jsonl").empty(); ++i) {
-    if (i >= 6000) {
-      ADD_FAILURE() << "the run never began";
-      break;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  WaitForText(folder + "/out/metrics.jsonl");
   return child;
 }
 
@@ -103,12 +107,12 @@ TEST(OutputTest, AnotherRunIsNotResumedOverAFinishedOne) {
   const std::string folder = MakeRun("over");
   ASSERT_EQ(Train(folder, {"--steps", "10"}, "a").code, 0);
   ASSERT_EQ(Train(folder, {"--steps", "11"}, "b").code, 0);
+  ASSERT_EQ(Train(folder, {"--steps", "11"}, "a/inner").code, 0);
   fs::create_symlink(folder + "/b", folder + "/link");
   const std::string before = Tree(folder + "/a");
   for (const char* from : {"/b", "/b/checkpoint", "/b/checkpoint/step-10",
                            "/a/../b", "/link", "/link/checkpoint/step-10",
                            "/a/inner", "/a/inner/checkpoint/step-10"}) {
-  ASSERT_EQ(Train(folder, {"--steps", "11"}, "a/inner").code, 0);
     const Outcome run = Train(folder, {"--resume", folder + from}, "a");
     ExpectOneLine(run, 2, folder + "/a holds a run: ");
     EXPECT_THAT(run.err, HasSubstr(folder + from));
@@ -176,13 +180,30 @@ TEST(OutputTest, ARunWhoseFolderIsTakenAwayEnds) {
                                       "--set", "training.eval_every=0"});
     fs::rename(out, folder + "/moved");
     if (!moved) fs::remove_all(folder + "/moved");
-    ExpectOneLine(FinishTerrace(child, log), 5,
-                  out +
-                      "/metrics.jsonl must stay while the run writes it, but "
-                      "it or its folder was removed, moved or replaced");
+    ExpectOneLine(
+        FinishTerrace(child, log), 5,
+        StrCat(out, " must stay while the run writes into it, but it or ", out,
+               "/.lock was removed, moved or replaced"));
     EXPECT_FALSE(fs::exists(out));
     fs::remove_all(folder + "/moved");
   }
+}
+
+TEST(OutputTest, ARunWhoseFolderAnotherTookChangesNothingThere) {
+  const std::string folder = MakeRun("taken"), log = folder + "/log";
+  const std::string out = folder + "/out";
+  const pid_t child = StartLongRun(folder, log,
+                                   {"--set", "training.checkpoint_every=0",
+                                    "--set", "training.eval_every=1"});
+  WaitForText(out + "/evaluation.jsonl");
+  kill(child, SIGSTOP);
+  fs::remove_all(out);
+  const Outcome other = Train(folder);
+  EXPECT_EQ(other.code, 0) << other.err;
+  const std::string before = Tree(out);
+  kill(child, SIGCONT);
+  ExpectOneLine(FinishTerrace(child, log), 5, out + " must stay while the run");
+  EXPECT_EQ(Tree(out), before);
 }
 
 TEST(LauncherTest, RanksOfALauncherAreRefusedByName) {
@@ -234,6 +255,15 @@ TEST(DivergenceTest, EndsWithOneLineAndKeepsTheGoodCheckpoints) {
   const Outcome again = Train(folder, {"--resume", "--steps", "30"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("10 lines from step 21 on moved to"));
+  // In a folder of its own it saved nothing, but for where it came from.
+  const Outcome elsewhere =
+      Train(folder,
+            {"--resume", folder + "/out/checkpoint/step-20", "--steps", "60",
+             "--set", "deepspeed.optimizer.params.lr=1e30"},
+            "elsewhere");
+  ExpectOneLine(elsewhere, 3,
+                StrCat("saved no checkpoint: go on from ", folder,
+                       "/out/checkpoint/step-20 again with a lower lr"));
 }
 
 TEST(ResumeTest, PastTheEndThereIsNothingToDo) {
@@ -266,7 +296,7 @@ TEST(ResumeTest, WhatDiffersIsNamed) {
         "note: model.attn_pdrop was 0.1 and is now 0\n", "(ranks 2 -> ranks 1)",
         "step-20 is of a later step: it stays until the run has passed it",
         "metrics.jsonl: 10 lines from step 11 on moved to",
-        "evaluation.jsonl: 1 line from step 20 on moved to",
+        "evaluation.jsonl: 1 line from step 11 on moved to",
         " parameters, stage 2, 1 rank; "})
     EXPECT_THAT(run.out, HasSubstr(part));
   for (const char* part : {"zero_optimization.stage was", "training.", "-11"})
