@@ -20,8 +20,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "terrace/kernels/cpu/row_sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
@@ -59,6 +59,13 @@ struct PanelOperands {
   int64_t ahead_a = 0, ahead_b = 0, ahead_c = 0;
 };
 
+// p + n, which may lie behind the array, where nothing is read: as a number.
+template <class A>
+HWY_INLINE A* Advance(A* p, int64_t n) {
+  return reinterpret_cast<A*>(reinterpret_cast<uintptr_t>(p) +
+                              static_cast<uintptr_t>(n) * sizeof(A));
+}
+
 template <int kRows, int kVectors, class A>
 HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
   const PanelTag<A> d;
@@ -72,32 +79,35 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
     for (int v = 0; v < kVectors; ++v) {
       const A* c = p.c + r * p.c_row + v * lanes;
       sum[r][v] = p.mode == PanelMode::kChain ? hn::LoadU(d, c) : hn::Zero(d);
-      if (p.ahead_c != 0) Touch(c, p.ahead_c);
+      if (p.ahead_c != 0) hwy::Prefetch(Advance(c, p.ahead_c));
     }
   }
+  int64_t a_at = 0, b_at = 0;
   for (int64_t k = 0; k < p.k;) {
     if (p.ahead_a != 0) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
-        Touch(p.a, k * p.a_step + r * p.a_row + p.ahead_a);
+        hwy::Prefetch(Advance(p.a, a_at + r * p.a_row + p.ahead_a));
     }
     for (const int64_t end = std::min(k + kLine, p.k); k < end; ++k) {
-      const A* const a = p.a + k * p.a_step;
-      const A* const b = p.b + k * p.b_row;
       V row[kVectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * lanes);
+      for (int v = 0; v < kVectors; ++v)
+        row[v] = hn::LoadU(d, p.b + b_at + v * lanes);
       if (p.ahead_b != 0) {
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) Touch(b, v * lanes + p.ahead_b);
+        for (int v = 0; v < kVectors; ++v)
+          hwy::Prefetch(Advance(p.b, b_at + v * lanes + p.ahead_b));
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const V factor = hn::Set(d, a[r * p.a_row]);
+        const V factor = hn::Set(d, p.a[a_at + r * p.a_row]);
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v)
           sum[r][v] = hn::MulAdd(factor, row[v], sum[r][v]);
       }
+      a_at += p.a_step;
+      b_at += p.b_row;
     }
   }
 #pragma GCC unroll 16
@@ -115,18 +125,18 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
 // `rows` rows in tiles of kRows, then single ones.
 template <int kRows, int kVectors, class A>
 HWY_INLINE void PanelRows(PanelOperands<A> p, int64_t rows) {
-  const A* const a = p.a;
-  A* const c = p.c;
-  const auto tile = [&]<int kTile>(int64_t row) HWY_ATTR {
-    p.a = a + row * p.a_row;
-    p.c = c + row * p.c_row;
-    PanelTile<kTile, kVectors>(p);
+  for (; rows >= kRows; rows -= kRows) {
+    PanelTile<kRows, kVectors>(p);
+    p.a = Advance(p.a, kRows * p.a_row);
+    p.c = Advance(p.c, kRows * p.c_row);
     p.ahead_b = 0;  // once is enough
-  };
-  int64_t row = 0;
-  for (; row + kRows <= rows; row += kRows)
-    tile.template operator()<kRows>(row);
-  for (; row < rows; ++row) tile.template operator()<1>(row);
+  }
+  for (; rows > 0; --rows) {
+    PanelTile<1, kVectors>(p);
+    p.a = Advance(p.a, p.a_row);
+    p.c = Advance(p.c, p.c_row);
+    p.ahead_b = 0;
+  }
 }
 
 // `columns`, a multiple of the lanes, in tiles of kVectors vectors, then of
@@ -135,19 +145,15 @@ template <int kRows, int kVectors, class A>
 HWY_INLINE void PanelProduct(PanelOperands<A> p, int64_t rows,
                              int64_t columns) {
   const int64_t lanes = PanelLanes<A>();
-  const A* const b = p.b;
-  A* const c = p.c;
-  const auto tiles = [&]<int kTile>(int64_t column) HWY_ATTR {
-    p.b = b + column;
-    p.c = c + column;
-    PanelRows<kRows, kTile>(p, rows);
+  const auto next = [&](int64_t step) {
+    p.b = Advance(p.b, step);
+    p.c = Advance(p.c, step);
     p.ahead_a = 0;
+    columns -= step;
   };
-  int64_t column = 0;
-  for (; column + kVectors * lanes <= columns; column += kVectors * lanes)
-    tiles.template operator()<kVectors>(column);
-  for (; column < columns; column += lanes)
-    tiles.template operator()<1>(column);
+  for (; columns >= kVectors * lanes; next(kVectors * lanes))
+    PanelRows<kRows, kVectors>(p, rows);
+  for (; columns > 0; next(lanes)) PanelRows<kRows, 1>(p, rows);
 }
 
 }  // namespace terrace::kernels::HWY_NAMESPACE
