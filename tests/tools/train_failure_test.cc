@@ -161,10 +161,11 @@ TEST(DescriptorTest, WhatIsPrintedGoesIntoNoFileWhereTheyAreClosed) {
 TEST(OutputTest, AFileBeyondTheSizeLimitIsAnErrorThatNamesIt) {
   const std::string folder = MakeRun("limit");
   for (const char* trap : {"", "trap '' XFSZ; "}) {
-    // In blocks of 512 bytes, less than a checkpoint takes.
+    // In blocks of 512 bytes: less than a checkpoint takes, and more than the
+    // file that the thread sanitizer's runtime begins with.
     const Outcome run = testing::RunShell(
-        StrCat(trap, "ulimit -f 60; exec \"$0\" train --config ", folder,
-               "/run.json --out ", folder, "/out"));
+        StrCat(trap, "ulimit -f 1500; exec \"$0\" train --config ", folder,
+               "/run.json --set model.n_embd=128 --out ", folder, "/out"));
     ExpectOneLine(run, 5, folder + "/out/checkpoint/step-10.tmp/rank-");
     EXPECT_THAT(run.err, HasSubstr(": File too large"));
     fs::remove_all(folder + "/out");
