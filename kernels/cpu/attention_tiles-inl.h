@@ -70,20 +70,6 @@ struct Problem {
 // What pieces of work backward is cut into.
 enum class BackwardPart { kHeads, kKeyTiles, kQueryTiles };
 
-// factor[j] = 1 / (1 - p) where probability (b, h, i, first + j) is kept, else
-// 0.
-template <class A>
-void DropoutFactors(const Problem& problem, int64_t b, int64_t h, int64_t i,
-                    int64_t first, int64_t n, uint32_t* bits, A* factor) {
-  const DropoutSpec& spec = problem.dropout;
-  const int64_t row = (h * problem.queries + i) * problem.keys;
-  Bits(spec.key.With(spec.first_sample + b), static_cast<uint64_t>(row + first),
-       n, bits);
-  const A kept = 1 / (1 - static_cast<A>(spec.p));
-  for (int64_t j = 0; j < n; ++j)
-    factor[j] = UniformFromBits(bits[j]) >= spec.p ? kept : A{0};
-}
-
 }  // namespace terrace::kernels::cpu
 #endif  // TERRACE_KERNELS_CPU_ATTENTION_TILES_SHARED_
 
@@ -97,6 +83,7 @@ void DropoutFactors(const Problem& problem, int64_t b, int64_t h, int64_t i,
 
 #include "hwy/highway.h"
 #include "terrace/kernels/cpu/cast.h"
+#include "terrace/kernels/cpu/philox-inl.h"
 #include "terrace/kernels/cpu/rows-inl.h"
 #include "terrace/kernels/cpu/vec_io-inl.h"
 
@@ -104,12 +91,25 @@ HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using cpu::Cast;
-using cpu::DropoutFactors;
 using cpu::Head;
 using cpu::HeadOf;
 using cpu::kKeyTile;
 using cpu::kQueryTile;
 using cpu::Problem;
+
+// factor[j] = 1 / (1 - p) where probability (b, h, i, first + j) is kept, else
+// 0.
+template <class A>
+void DropoutFactors(const Problem& problem, int64_t b, int64_t h, int64_t i,
+                    int64_t first, int64_t n, uint32_t* bits, A* factor) {
+  const DropoutSpec& spec = problem.dropout;
+  const int64_t row = (h * problem.queries + i) * problem.keys;
+  DrawBits(spec.key.With(spec.first_sample + b),
+           static_cast<uint64_t>(row + first), n, bits);
+  const A kept = 1 / (1 - static_cast<A>(spec.p));
+  for (int64_t j = 0; j < n; ++j)
+    factor[j] = UniformFromBits(bits[j]) >= spec.p ? kept : A{0};
+}
 
 // Scores are kept in units of this base: 2 for float, whose exponential is
 // cheaper, e for double.

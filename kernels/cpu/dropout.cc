@@ -8,34 +8,11 @@
 #include "hwy/highway.h"
 #include "terrace/kernels/cpu/philox-inl.h"
 
-#ifndef TERRACE_KERNELS_CPU_DROPOUT_CC_
-#define TERRACE_KERNELS_CPU_DROPOUT_CC_
-#include <bit>
-#include <cstring>
-
-namespace terrace::kernels {
-inline constexpr size_t kDrawBlocks = 64;           // Philox blocks at a time
-inline constexpr int64_t kDraws = 4 * kDrawBlocks;  // numbers they give
-}  // namespace terrace::kernels
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
 
-// out[i] = Bits(key, 4 * first_block + i) for i in [0, kDraws).
-void Draw(const RngKey& key, uint64_t first_block, uint32_t* HWY_RESTRICT out) {
-#if HWY_TARGET == HWY_SCALAR
-  Bits(key, 4 * first_block, kDraws, out);
-#else
-  const hn::ScalableTag<uint64_t> d;
-  for (size_t l = 0; l < kDrawBlocks; l += hn::Lanes(d)) {
-    const auto words = PhiloxBlocks(d, key, first_block + l, RngStream::kBits);
-    HWY_ALIGN uint64_t pairs[2 * hn::MaxLanes(d)];
-    hn::StoreInterleaved2(words.pairs01, words.pairs23, d, pairs);
-    static_assert(std::endian::native == std::endian::little);
-    std::memcpy(out + 4 * l, pairs, 2 * hn::Lanes(d) * sizeof(uint64_t));
-  }
-#endif
+void Draw(const RngKey& key, uint64_t begin, int64_t n, uint32_t* out) {
+  DrawBits(key, begin, n, out);
 }
 
 }  // namespace terrace::kernels::HWY_NAMESPACE
@@ -54,6 +31,7 @@ namespace cpu {
 namespace {
 
 constexpr int64_t kGrain = 8192;  // elements a task
+constexpr int64_t kDraws = 256;   // numbers at a time
 
 // Elements [element, element + n) of one sample.
 template <class T>
@@ -63,14 +41,12 @@ void DropRun(const RngKey& key, int64_t element, const T* x, int64_t n, float p,
   const Acc scale = Acc{1} / (Acc{1} - static_cast<Acc>(p));
   std::array<uint32_t, kDraws> bits;
   while (n > 0) {
-    const int64_t skipped = element % 4;  // of the first Philox block
-    const int64_t count = std::min(kDraws - skipped, n);
+    const int64_t count = std::min(kDraws, n);
     HWY_DYNAMIC_DISPATCH(Draw)
-    (key, static_cast<uint64_t>(element / 4), bits.data());
-    const uint32_t* const draws = bits.data() + skipped;
+    (key, static_cast<uint64_t>(element), count, bits.data());
     for (int64_t i = 0; i < count; ++i) {
       const T kept = Cast<T>(Cast<Acc>(x[i]) * scale);
-      y[i] = UniformFromBits(draws[i]) >= p ? kept : T{};
+      y[i] = UniformFromBits(bits[static_cast<size_t>(i)]) >= p ? kept : T{};
     }
     element += count;
     x += count;

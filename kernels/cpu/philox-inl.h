@@ -1,6 +1,6 @@
 // Philox4x32-10 in vectors (core/rng.h), for Highway sources: included once per
 // instruction set, inside foreach_target. HWY_SCALAR, whose vectors have no
-// second lane to multiply into, has none of it: use core/rng.h there.
+// second lane to multiply into, has no PhiloxBlocks: use core/rng.h there.
 //
 //   const hn::ScalableTag<uint64_t> d;
 //   const auto words = PhiloxBlocks(d, key, first_block, RngStream::kBits);
@@ -15,7 +15,10 @@
 #define TERRACE_KERNELS_CPU_PHILOX_INL_H_
 #endif
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "hwy/highway.h"
 #include "terrace/core/rng.h"
@@ -59,6 +62,32 @@ HWY_INLINE PhiloxWords<hn::Vec<D>> PhiloxBlocks(D d, const RngKey& key,
           hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3))};
 }
 #endif
+
+// out[i] = Bits(key, begin + i) for i in [0, n), in lanes where there are any.
+inline void DrawBits(const RngKey& key, uint64_t begin, int64_t n,
+                     uint32_t* HWY_RESTRICT out) {
+#if HWY_TARGET == HWY_SCALAR
+  Bits(key, begin, n, out);
+#else
+  const hn::ScalableTag<uint64_t> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  uint64_t block = begin / 4;
+  auto skipped = static_cast<int64_t>(begin % 4);  // of the first block
+  while (n > 0) {
+    const auto words = PhiloxBlocks(d, key, block, RngStream::kBits);
+    HWY_ALIGN uint64_t pairs[2 * hn::MaxLanes(d)];
+    hn::StoreInterleaved2(words.pairs01, words.pairs23, d, pairs);
+    static_assert(std::endian::native == std::endian::little);
+    const int64_t count = std::min(4 * lanes - skipped, n);
+    std::memcpy(out, reinterpret_cast<const uint32_t*>(pairs) + skipped,
+                static_cast<size_t>(count) * sizeof(uint32_t));
+    block += static_cast<uint64_t>(lanes);
+    skipped = 0;
+    out += count;
+    n -= count;
+  }
+#endif
+}
 
 }  // namespace terrace::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
