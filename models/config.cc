@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -156,12 +157,19 @@ class Gpt2Keys {
   std::vector<std::pair<std::string_view, Reader>> readers_;
 };
 
-// The limits, with the place of the section.
+// The limits, with the place of the key that a message begins with, "[gpt2]
+// n_layer must ...", where it is given, or else of the section.
 void CheckAt(const Gpt2Config& config, const JsonNode& node) {
   try {
     config.Check();
   } catch (const Error& error) {
-    const std::string where = node.Where();
+    const std::string& text = error.message();
+    const size_t key = text.find(' ') + 1;
+    const JsonNode* const member =
+        node.is_object() ? node.Member(std::string_view(text).substr(
+                               key, text.find(' ', key) - key))
+                         : nullptr;
+    const std::string where = (member == nullptr ? node : *member).Where();
     TERRACE_THROW(ErrorCode::kConfig, "[config] ", where,
                   where.empty() ? "" : ": ", "model: ", error.message());
   }

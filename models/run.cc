@@ -13,6 +13,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
 #include "terrace/core/json_writer.h"
+#include "terrace/core/machine_memory.h"
 #include "terrace/models/generate.h"
 #include "terrace/models/registry.h"
 #include "terrace/models/resume_notices.h"
@@ -195,6 +196,7 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
                   "[config] data.sequence_length must be at most the model's "
                   "context of ",
                   model_.context_length, ", got ", sequence_length);
+  CheckBatch(sequence_length);
   TakeOutput();
   data_ = LoadTextData({.train = file_.data.train,
                         .validation = file_.data.validation,
@@ -237,6 +239,28 @@ void TrainingRun::CheckThreads() {
     notices_.push_back(StrCat(
         Counted(ranks, "rank"), " x ", Counted(threads, "thread"), " on ",
         Counted(cores, "core"), ": they take turns, which costs time"));
+}
+
+// Before any of it is made: the number of each sample of a step, and the token
+// ids and labels of a micro-batch, once on the host and once on the device.
+void TrainingRun::CheckBatch(int64_t sequence_length) const {
+  const auto available = AvailableMemory();
+  if (!available) return;
+  const zero::EngineConfig& config = launch_.config;
+  const double micro = static_cast<double>(config.micro_batch_size);
+  const double least =
+      launch_.ranks * (static_cast<double>(config.train_batch_size) *
+                           static_cast<double>(sizeof(int64_t)) +
+                       micro * static_cast<double>(sequence_length) *
+                           static_cast<double>(4 * sizeof(int32_t)));
+  if (least <= static_cast<double>(*available)) return;
+  TERRACE_THROW(
+      ErrorCode::kOutOfMemory, "[train] a batch of ", config.train_batch_size,
+      " samples (micro-batches of ", config.micro_batch_size, " a rank, ",
+      sequence_length, " tokens each) takes at least ", least,
+      " bytes as token ids alone, and this machine can give ", *available,
+      ": choose a smaller train_micro_batch_size_per_gpu or fewer "
+      "gradient_accumulation_steps");
 }
 
 void TrainingRun::TakeOutput() {

@@ -98,6 +98,7 @@ class TrainingRun {
 
  private:
   void CheckThreads();
+  void CheckBatch(int64_t sequence_length) const;
   void TakeOutput();
   // What runs left that were killed: nobody else writes there now.
   void RemoveLeftovers();

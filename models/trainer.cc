@@ -49,7 +49,10 @@ Evaluation Evaluate(zero::Engine& engine, const Model& model,
                   "[evaluate] the set must have at least one sample, it is "
                   "empty");
   const int64_t ranks = engine.runtime().size();
-  const int64_t micro_batch = engine.store().options().micro_batch;
+  // No rows that all batches would only pad.
+  const int64_t micro_batch =
+      std::min(engine.store().options().micro_batch,
+               (data.sample_count() + ranks - 1) / ranks);
   std::vector<double> sums(2);  // loss, weight
   const int64_t batches = data.EvalBatchCount(ranks * micro_batch);
   for (int64_t i = 0; i < batches; ++i) {

@@ -73,7 +73,6 @@ zero::RunFile ReadRun(const TrainFlags& f) {
   options.lenient = f.lenient;
   for (const std::string& set : f.set)
     options.overrides.push_back(zero::ParseOverride(set));
-  // After --set: a flag of its own wins.
   const auto flag = [&](const char* name, const char* key,
                         const std::string& value, bool quote = false) {
     if (value.empty()) return;

@@ -257,6 +257,8 @@ TEST_F(CommandsTest, TextTakesSeveralFiles) {
   EXPECT_EQ(eval({"--json", "--text", a, "--text", b}).out, both.out);
   EXPECT_EQ(eval({"--json", "--text", folder + "/*.txt"}).out, both.out);
   EXPECT_NE(eval({"--json", "--text", a}).out, both.out);
+  // Rows beyond the samples cost nothing.
+  EXPECT_EQ(eval({"--json", "--text", a, "--batch", "1000000"}).code, 0);
   for (const std::vector<std::string>& more :
        {std::vector<std::string>{"--text"}, {"--text", a, b, "--text"}})
     ExpectOneLine(eval(more), 2, "--text needs a value: --text FILES");

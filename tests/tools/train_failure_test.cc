@@ -393,6 +393,33 @@ TEST(ThreadsTest, FarBeyondTheCoresIsRefused) {
                                 threads - 1, " core")));
 }
 
+// No machine holds the token ids of it.
+TEST(MemoryTest, ABatchThatTheMachineCannotHoldIsRefusedBeforeTheRun) {
+  const std::string folder = MakeRun("batch");
+  ExpectOneLine(
+      Train(folder, {"--ranks", "60", "--threads", "1", "--set",
+                     "deepspeed.train_micro_batch_size_per_gpu=1000000000"}),
+      4, "choose a smaller train_micro_batch_size_per_gpu or fewer");
+  EXPECT_FALSE(fs::exists(folder + "/out"));
+}
+
+TEST(SetTest, AValueOutOfRangeIsNamedByTheFlagThatGaveIt) {
+  const std::string folder = MakeRun("set");
+  ExpectOneLine(Train(folder, {"--set", "model.n_layer=0"}), 2,
+                "--set model.n_layer=0: model: [gpt2] n_layer must be from 1");
+}
+
+TEST(SetTest, OneKeyIsSetOnce) {
+  const std::string folder = MakeRun("twice");
+  ExpectOneLine(Train(folder, {"--steps", "2", "--set", "training.steps=abc"}),
+                2,
+                "--set training.steps=abc and --steps 2 both set "
+                "training.steps: give one of them");
+  ExpectOneLine(Train(folder, {"--steps", "2", "--set", "training=3"}), 2,
+                "--set training=3 and --steps 2 set one within the other");
+  EXPECT_FALSE(fs::exists(folder + "/out"));
+}
+
 class StartUpSignalTest : public ::testing::TestWithParam<int> {};
 
 // A configuration that never arrives keeps the run at its start.

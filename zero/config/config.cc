@@ -292,8 +292,25 @@ void ApplyOverride(const Override& override, JsonNode* root) {
   root->Set(override.path, ParseFlagValue(override.value, override.flag));
 }
 
+void CheckOverrides(const std::vector<Override>& overrides) {
+  for (size_t i = 0; i < overrides.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const std::string &a = overrides[j].path, &b = overrides[i].path;
+      if (a == b)
+        TERRACE_THROW(ErrorCode::kConfig, "[config] ", overrides[j].flag,
+                      " and ", overrides[i].flag, " both set ", a,
+                      ": give one of them");
+      if (a.starts_with(b + ".") || b.starts_with(a + "."))
+        TERRACE_THROW(ErrorCode::kConfig, "[config] ", overrides[j].flag,
+                      " and ", overrides[i].flag,
+                      " set one within the other: give one of them");
+    }
+  }
+}
+
 EngineConfig ReadEngineConfig(const JsonNode& section,
                               const ReadOptions& options) {
+  CheckOverrides(options.overrides);
   TERRACE_CHECK(options.world_size >= 1,
                 "[config] the number of ranks must be at least 1, got ",
                 options.world_size);

@@ -87,8 +87,10 @@ struct Override {
 };
 // From "training.steps=20"; throws kUsage when there is no '=' or no key.
 Override ParseOverride(std::string_view assignment);
-// Applied in order, the last of a path wins.
 void ApplyOverride(const Override& override, JsonNode* root);
+// Throws kConfig where two set one path, or one of them what lies in the
+// other's: which counts nobody could see.
+void CheckOverrides(const std::vector<Override>& overrides);
 
 struct ReadOptions {
   int world_size = 1;

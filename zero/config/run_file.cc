@@ -115,6 +115,7 @@ RunFile ReadRunFile(const std::string& path, const RunFileOptions& options) {
                   "data, training and deepspeed, got ",
                   ToJsonText(root).substr(0, 60));
   }
+  CheckOverrides(options.overrides);
   RunFile run;
   run.path = path;
   run.lenient = options.lenient;

@@ -475,6 +475,20 @@ TEST(ConfigTest, OverridesMustBeAssignments) {
               HasSubstr("(--set zero_optimization.x=1): unknown key"));
 }
 
+TEST(ConfigTest, OverridesOfOnePathAreRefused) {
+  const auto check = [](std::vector<std::string> assignments) {
+    std::vector<Override> overrides;
+    for (const std::string& text : assignments)
+      overrides.push_back(ParseOverride(text));
+    return ErrorOf("{\"train_batch_size\": 8}", {.overrides = overrides});
+  };
+  EXPECT_THAT(check({"gradient_clipping=1", "gradient_clipping=2"}),
+              HasSubstr("--set gradient_clipping=1 and --set "
+                        "gradient_clipping=2 both set gradient_clipping"));
+  EXPECT_THAT(check({"bf16={}", "bf16.enabled=true"}),
+              HasSubstr("set one within the other"));
+}
+
 TEST(ConfigTest, ResolvedJsonIsJson) {
   EngineConfig config = Read("{\"train_batch_size\": 8}");
   config.resolved.Report("zero_optimization.reduce_bucket_size",

@@ -86,7 +86,6 @@ TEST_F(RunFileTest, FlagsWinAndAreShownAsOrigin) {
   const RunFile run = ReadRunFile(
       Write("gpt.json", kRun),
       {.overrides = {
-           {"training.steps", "300", "--steps 300"},
            ParseOverride("training.steps=20"),
            ParseOverride("model.n_layer=2"),
            ParseOverride("data.train=here/*.txt"),
