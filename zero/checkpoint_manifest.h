@@ -93,9 +93,9 @@ struct CheckpointPlace {
   std::string part_of = {};
 };
 CheckpointPlace ResolveCheckpoint(const std::string& path);
-// After `place`, which `path` meant, could not be read: `path` means another one
-// by now, which `place` becomes. A run that saves removes what it replaces; ask
-// at most kMostReads times.
+// After `place`, which `path` meant, could not be read: `path` means another
+// one by now, which `place` becomes. A run that saves removes what it replaces;
+// ask at most kMostReads times.
 bool MovedOn(const std::string& path, CheckpointPlace* place);
 inline constexpr int kMostReads = 5;
 // Throw kIo with the path where the system refuses.
