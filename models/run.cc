@@ -14,6 +14,7 @@
 #include "terrace/core/file.h"
 #include "terrace/core/json_writer.h"
 #include "terrace/core/machine_memory.h"
+#include "terrace/core/memory.h"
 #include "terrace/models/generate.h"
 #include "terrace/models/registry.h"
 #include "terrace/models/resume_notices.h"
@@ -254,13 +255,16 @@ void TrainingRun::CheckBatch(int64_t sequence_length) const {
                        micro * static_cast<double>(sequence_length) *
                            static_cast<double>(4 * sizeof(int32_t)));
   if (least <= static_cast<double>(*available)) return;
-  TERRACE_THROW(
-      ErrorCode::kOutOfMemory, "[train] a batch of ", config.train_batch_size,
-      " samples (micro-batches of ", config.micro_batch_size, " a rank, ",
-      sequence_length, " tokens each) takes at least ", least,
-      " bytes as token ids alone, and this machine can give ", *available,
-      ": choose a smaller train_micro_batch_size_per_gpu or fewer "
-      "gradient_accumulation_steps");
+  TERRACE_THROW(ErrorCode::kOutOfMemory, "[train] a batch of ",
+                config.train_batch_size, " samples (micro-batches of ",
+                config.micro_batch_size, " a rank, ", sequence_length,
+                " tokens each) takes at least ",
+                // Beyond any machine, and within the integer.
+                FormatBytes(static_cast<int64_t>(std::min(least, 1e18))),
+                " as token ids alone, and this machine can give ",
+                FormatBytes(*available),
+                ": choose a smaller train_micro_batch_size_per_gpu or fewer "
+                "gradient_accumulation_steps");
 }
 
 void TrainingRun::TakeOutput() {

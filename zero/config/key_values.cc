@@ -28,8 +28,8 @@ bool IsAmong(std::string_view names, std::string_view name) {
   return false;
 }
 
-// A text field may really be "auto"; elsewhere it is the placeholder.
-bool IsPlaceholder(const KeyRow& row, const JsonNode& value) {
+// The value "auto"; in a text field it may be a text like others.
+bool MeansAuto(const KeyRow& row, const JsonNode& value) {
   if (!value.is_string() || value.text != kAuto) return false;
   return !row.auto_rule.empty() ||
          (row.type != KeyType::kString && row.type != KeyType::kStringList &&
@@ -72,7 +72,7 @@ void KeyValues::ReadMember(const JsonMember& member, const std::string& section,
                      "): the name is deprecated, write ",
                      LastComponent(row->path)));
   }
-  if (IsPlaceholder(*row, member.value)) {
+  if (MeansAuto(*row, member.value)) {
     if (!row->auto_rule.empty()) return Store(member, *row, path, {});
     unsupported_autos_.push_back(
         StrCat(options_.prefix, path, " (", member.value.Where(), ")"));
@@ -144,7 +144,7 @@ void KeyValues::ReadRefused(const JsonMember& member, const KeyRow& row,
 void KeyValues::Store(const JsonMember& member, const KeyRow& row,
                       const std::string& path, JsonNode value) {
   const bool flag = member.value.from_flag();
-  const bool placeholder = value.kind == JsonKind::kNull;
+  const bool automatic = value.kind == JsonKind::kNull;
   const auto old = entries_.find(path);
   if (old != entries_.end()) {
     // Two spellings of one key. A flag wins over the file; sections merge.
@@ -160,7 +160,7 @@ void KeyValues::Store(const JsonMember& member, const KeyRow& row,
   entry.origin = flag ? Origin::kFlag : Origin::kFile;
   entry.where = member.value.Where();
   entry.row = &row;
-  if (placeholder) {
+  if (automatic) {
     entry.origin = Origin::kAuto;
     entry.where = row.auto_rule == "default" ? "the default" : row.auto_rule;
   }
