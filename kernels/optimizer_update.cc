@@ -35,36 +35,52 @@ int64_t UpdateWindowNbytes(const UpdateWindow& window) {
   return window.numel * each;
 }
 
+void AdamUpdate(const Context& ctx, std::span<const AdamWindow> windows) {
+  int64_t numel = 0;
+  for (const auto& [window, params] : windows) {
+    CheckWindow("adam_update", window);
+    TERRACE_CHECK(window.numel == 0 ||
+                      (window.first != nullptr && window.second != nullptr),
+                  "[adam_update] both moments must be given");
+    TERRACE_CHECK(params.sqrt_correction2 > 0,
+                  "[adam_update] sqrt_correction2 must be positive, got ",
+                  params.sqrt_correction2);
+    // Padding is zero for ever; without eps it would become 0 / 0.
+    TERRACE_CHECK(params.eps >= std::numeric_limits<float>::min(),
+                  "[adam_update] eps must be positive and no subnormal, got ",
+                  params.eps);
+    numel += window.numel;
+  }
+  if (numel == 0) return;
+  TERRACE_DISPATCH_DEVICE(ctx, "adam_update", cpu::AdamUpdate(ctx, windows),
+                          cuda::AdamUpdate(ctx, windows));
+}
+
 void AdamUpdate(const Context& ctx, const UpdateWindow& window,
                 const AdamParams& params) {
-  CheckWindow("adam_update", window);
-  TERRACE_CHECK(window.numel == 0 ||
-                    (window.first != nullptr && window.second != nullptr),
-                "[adam_update] both moments must be given");
-  TERRACE_CHECK(params.sqrt_correction2 > 0,
-                "[adam_update] sqrt_correction2 must be positive, got ",
-                params.sqrt_correction2);
-  // Padding is zero for ever; without eps it would become 0 / 0.
-  TERRACE_CHECK(params.eps >= std::numeric_limits<float>::min(),
-                "[adam_update] eps must be positive and no subnormal, got ",
-                params.eps);
-  if (window.numel == 0) return;
-  TERRACE_DISPATCH_DEVICE(ctx, "adam_update",
-                          cpu::AdamUpdate(ctx, window, params),
-                          cuda::AdamUpdate(ctx, window, params));
+  const AdamWindow one{window, params};
+  AdamUpdate(ctx, {&one, 1});
+}
+
+void SgdUpdate(const Context& ctx, std::span<const SgdWindow> windows) {
+  int64_t numel = 0;
+  for (const auto& [window, params] : windows) {
+    CheckWindow("sgd_update", window);
+    TERRACE_CHECK(
+        params.momentum == 0 || window.first != nullptr || window.numel == 0,
+        "[sgd_update] a momentum of ", params.momentum,
+        " needs its state, got none");
+    numel += window.numel;
+  }
+  if (numel == 0) return;
+  TERRACE_DISPATCH_DEVICE(ctx, "sgd_update", cpu::SgdUpdate(ctx, windows),
+                          TERRACE_NO_CUDA_KERNEL("sgd_update"));
 }
 
 void SgdUpdate(const Context& ctx, const UpdateWindow& window,
                const SgdParams& params) {
-  CheckWindow("sgd_update", window);
-  TERRACE_CHECK(
-      params.momentum == 0 || window.first != nullptr || window.numel == 0,
-      "[sgd_update] a momentum of ", params.momentum,
-      " needs its state, got none");
-  if (window.numel == 0) return;
-  TERRACE_DISPATCH_DEVICE(ctx, "sgd_update",
-                          cpu::SgdUpdate(ctx, window, params),
-                          TERRACE_NO_CUDA_KERNEL("sgd_update"));
+  const SgdWindow one{window, params};
+  SgdUpdate(ctx, {&one, 1});
 }
 
 }  // namespace terrace::kernels

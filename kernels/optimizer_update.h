@@ -10,9 +10,13 @@
 // grad: any floating dtype. working: the cast copy of master in
 // `working_dtype`, or null when the master itself is the working copy.
 // q multiplies the gradient first: the one factor of decision A7.
+//
+// A list of windows is one pass over all of them: threads share the whole, so
+// that many small windows cost no more than a large one.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "terrace/core/context.h"
 #include "terrace/core/dtype.h"
@@ -50,6 +54,11 @@ struct AdamParams {
   double step_size = 1e-3;
   double sqrt_correction2 = 1;
 };
+struct AdamWindow {
+  UpdateWindow window;
+  AdamParams params;
+};
+void AdamUpdate(const Context& ctx, std::span<const AdamWindow> windows);
 void AdamUpdate(const Context& ctx, const UpdateWindow& window,
                 const AdamParams& params);
 
@@ -59,6 +68,11 @@ void AdamUpdate(const Context& ctx, const UpdateWindow& window,
 struct SgdParams {
   double lr = 1e-3, momentum = 0, weight_decay = 0;
 };
+struct SgdWindow {
+  UpdateWindow window;
+  SgdParams params;
+};
+void SgdUpdate(const Context& ctx, std::span<const SgdWindow> windows);
 void SgdUpdate(const Context& ctx, const UpdateWindow& window,
                const SgdParams& params);
 

@@ -19,7 +19,7 @@ constexpr int kShownLosses = 3;
 
 // One number a round or step of each.
 struct Series {
-  std::vector<double> step_s, update_s, blocks_s, head_s, losses;
+  std::vector<double> step_s, update_s, blocks_s, head_s, rmw, losses;
   struct Peer {
     PeerResult last;
     double loss_difference = 0;
@@ -46,7 +46,7 @@ void TakePeers(const BenchOptions& options, const Workload& w,
   }
 }
 
-// Ours, the products alone, ours, ...; then each peer; and again.
+// Ours, the memory, the products alone, ours, ...; then each peer; and again.
 Series Measure(const BenchOptions& options, const Workload& w,
                const Context& ctx) {
   const int64_t steps = options.steps > 0 ? options.steps : kSteps;
@@ -57,6 +57,7 @@ Series Measure(const BenchOptions& options, const Workload& w,
       WriteInit(folder.path(), w, kWarmup, steps, engine.store());
   });
   StepProducts products(ctx, w);
+  RmwProbe rmw(ctx);
   const auto step = [&] {
     const SteppedRun::Step taken = run.Run();
     series.losses.push_back(taken.loss);
@@ -73,6 +74,7 @@ Series Measure(const BenchOptions& options, const Workload& w,
       const SteppedRun::Step taken = step();
       own_s.push_back(taken.seconds);
       series.update_s.push_back(taken.update_s);
+      series.rmw.push_back(rmw.Run(2));
       const StepProducts::Seconds alone = products.Run();
       series.blocks_s.push_back(alone.blocks);
       series.head_s.push_back(alone.head);
@@ -85,11 +87,15 @@ Series Measure(const BenchOptions& options, const Workload& w,
   return series;
 }
 
-BenchRow OwnRow(const Workload& w, const Series& series, double rmw,
-                double peak) {
+BenchRow OwnRow(const Workload& w, const Series& series, double peak) {
   const double parameters = static_cast<double>(w.model.ParameterCount());
   const double step_s = models::Median(series.step_s);
   const double update_s = models::Median(series.update_s);
+  const double rmw = models::Median(series.rmw);
+  std::vector<double> update_over_bytes;  // as the memory was after each step
+  for (size_t i = 0; i < series.rmw.size(); ++i)
+    update_over_bytes.push_back(series.update_s[i] * series.rmw[i] /
+                                (kAdamBytes * parameters));
   const double blocks_s = models::Median(series.blocks_s);
   const double head_s = models::Median(series.head_s);
   const double products_s = blocks_s + head_s;
@@ -106,7 +112,7 @@ BenchRow OwnRow(const Workload& w, const Series& series, double rmw,
                 {"step_max_s", most},
                 {"tokens_per_s", static_cast<double>(w.tokens()) / step_s},
                 {"update_s", update_s},
-                {"update_over_bytes", update_s / adam_s},
+                {"update_over_bytes", models::Median(update_over_bytes)},
                 {"floor_s", floor_s},
                 {"floor_blocks_s", blocks_s},
                 {"floor_head_s", head_s},
@@ -178,9 +184,8 @@ std::vector<Workload> Workloads(const BenchOptions& options) {
 std::vector<BenchRow> BenchTrain(const BenchOptions& options) {
   const Context ctx({.threads = options.threads});
   // Before and after: the better of the two is nearer to the limit.
-  double rmw = 0, fma = 0, dot = 0;
+  double fma = 0, dot = 0;
   const auto limits = [&] {
-    rmw = std::max(rmw, MeasureRmwBandwidth(ctx));
     fma = std::max(fma, MeasureFmaPeak(ctx));
     dot = std::max(dot, MeasureBf16DotPeak(ctx));
   };
@@ -193,7 +198,7 @@ std::vector<BenchRow> BenchTrain(const BenchOptions& options) {
   for (size_t i = 0; i < workloads.size(); ++i) {
     const Workload& w = workloads[i];
     const bool dots = w.dtype == DType::kBF16 && dot > 0;
-    rows.push_back(OwnRow(w, all[i], rmw, dots ? dot : fma));
+    rows.push_back(OwnRow(w, all[i], dots ? dot : fma));
     for (const Series::Peer& peer : all[i].peers)
       rows.push_back(PeerRow(w, all[i], peer));
   }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "terrace/core/context.h"
 
@@ -25,10 +26,27 @@ double MeasureFmaPeak(const Context& ctx);
 // 0 where the processor has no such instruction.
 double MeasureBf16DotPeak(const Context& ctx);
 
-// Bytes read and written per second over `nbytes` of floats, which should be
-// several times what the caches hold.
-double MeasureRmwBandwidth(const Context& ctx,
-                           int64_t nbytes = int64_t{256} << 20);
+// The memory that RMW bandwidth is measured on. A virtual machine's bandwidth
+// may change from one second to the next: what is compared with it is measured
+// in turn with it.
+class RmwProbe {
+ public:
+  // `nbytes` of floats, which should be several times what the caches hold.
+  explicit RmwProbe(const Context& ctx, int64_t nbytes = int64_t{256} << 20);
+  ~RmwProbe();
+  RmwProbe(const RmwProbe&) = delete;
+  RmwProbe& operator=(const RmwProbe&) = delete;
+
+  // Bytes read and written per second, the best of `rounds` passes.
+  double Run(int rounds);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The same at once, of several rounds.
+double MeasureRmwBandwidth(const Context& ctx);
 
 // Seconds that all threads take to touch `nbytes` of fresh memory for the first
 // time, with the pages that an allocation gets by itself.

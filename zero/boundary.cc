@@ -5,7 +5,6 @@
 
 #include "terrace/core/error.h"
 #include "terrace/core/profiler.h"
-#include "terrace/kernels/grad_norm.h"
 
 namespace terrace::zero {
 namespace {
@@ -22,11 +21,10 @@ kernels::SquaredNormResult OwnNorm(const StoreState& state) {
   for (const UnitState& unit : state.units) {
     for (const SegmentState& segment : unit.segments) {
       if (!segment.trainable) continue;
-      const auto part = kernels::SquaredNorm(
-          state.ctx, segment.grad.At(segment.own.begin),
-          segment.grad.values.dtype(), segment.own.begin, segment.slice_numel);
-      total.sum += part.sum;
-      total.finite = total.finite && part.finite;
+      TERRACE_CHECK(segment.norm.has_value(),
+                    "[boundary] a gradient was not reduced in this window");
+      total.sum += segment.norm->sum;
+      total.finite = total.finite && segment.norm->finite;
     }
   }
   return total;

@@ -34,8 +34,8 @@ struct BoundaryResult {
   std::vector<bool> touched;    // by any rank
 };
 
-// Collective. Reads the reduced gradient of this rank's own slices; throws
-// kCommunication when nominal weights differ.
+// Collective. Takes the norms of this rank's own slices, which the reductions
+// left; throws kCommunication when nominal weights differ.
 BoundaryResult ExchangeBoundary(StoreState& state, const BoundaryInput& input);
 
 }  // namespace terrace::zero

@@ -6,6 +6,7 @@
 
 #include "terrace/core/error.h"
 #include "terrace/core/profiler.h"
+#include "terrace/kernels/grad_norm.h"
 #include "terrace/zero/memory_model.h"
 #include "terrace/zero/plan.h"
 
@@ -138,6 +139,8 @@ void Reducer::Reduce(UnitId unit) {
   std::vector<ReduceSegment> segments;
   std::vector<GatherSegment> gathers;
   Pending pending;
+  pending.unit = unit;
+  pending.last = LastOfWindow();
   for (SegmentState& segment : u.segments) {
     if (!segment.trainable) continue;
     const Piece& local = Local(segment);
@@ -146,7 +149,7 @@ void Reducer::Reduce(UnitId unit) {
     segments.push_back({local.At(0), own, segment.slice_numel, grad,
                         ByMicroStep() && progress.reduced});
     // Every rank updates everything: it needs the finished sum of all slices.
-    if (LastOfWindow() && segment.update.numel() > segment.own.numel())
+    if (pending.last && segment.update.numel() > segment.own.numel())
       gathers.push_back(
           {own, segment.grad.At(0), segment.slice_numel * SizeOf(grad)});
     if (ByMicroStep()) pending.open.push_back(std::exchange(segment.open, {}));
@@ -154,6 +157,8 @@ void Reducer::Reduce(UnitId unit) {
   progress.reduced = true;
   ++reductions_;
   const std::string& name = state_.layout.unit(unit).name;
+  if (pending.last && !ByMicroStep() && state_.comm.size() == 1)
+    MeasureNorm(unit);
   // Kept before anything is issued: the buffers belong to the transfer.
   Pending& kept = pending_.emplace_back(std::move(pending));
   kept.done = state_.comm.ReduceScatterOrdered(
@@ -165,11 +170,25 @@ void Reducer::Reduce(UnitId unit) {
   Retire(state_.options.overlap ? kOpenInFlight : 0);
 }
 
-void Reducer::Wait(const Event& event) {
-  const Profiler::Zone zone(state_.ctx.profiler, "reduce wait");
-  const double begin = NowSeconds();
-  event.Wait();
-  wait_seconds_ += NowSeconds() - begin;
+void Reducer::MeasureNorm(UnitId unit) {
+  const Profiler::Zone zone(state_.ctx.profiler, "gradient norm");
+  for (SegmentState& segment :
+       state_.units[static_cast<size_t>(unit)].segments) {
+    if (!segment.trainable || segment.norm.has_value()) continue;
+    segment.norm = kernels::SquaredNorm(
+        state_.ctx, segment.grad.At(segment.own.begin),
+        segment.grad.values.dtype(), segment.own.begin, segment.slice_numel);
+  }
+}
+
+void Reducer::Finish(const Pending& pending) {
+  {
+    const Profiler::Zone zone(state_.ctx.profiler, "reduce wait");
+    const double begin = NowSeconds();
+    pending.done.Wait();
+    wait_seconds_ += NowSeconds() - begin;
+  }
+  if (pending.last) MeasureNorm(pending.unit);
 }
 
 // Of transfers that hold transient buffers the last `keep` stay, finished or
@@ -179,7 +198,7 @@ void Reducer::Retire(size_t keep) {
   const bool bounded = ByMicroStep() || keep == 0;
   while (bounded ? pending_.size() > keep
                  : !pending_.empty() && pending_.front().done.Done()) {
-    Wait(pending_.front().done);
+    Finish(pending_.front());
     pending_.erase(pending_.begin());
   }
 }
@@ -197,7 +216,7 @@ void Reducer::EndBackward() {
 }
 
 void Reducer::Await() {
-  for (const Pending& pending : pending_) Wait(pending.done);
+  for (const Pending& pending : pending_) Finish(pending);
   pending_.clear();
 }
 
@@ -215,6 +234,8 @@ void Reducer::ClearWindow() {
   touched_.assign(touched_.size(), false);
   touched_window_.assign(touched_window_.size(), false);
   for (Progress& p : progress_) p = {};
+  for (UnitState& unit : state_.units)
+    for (SegmentState& segment : unit.segments) segment.norm.reset();
 }
 
 }  // namespace terrace::zero

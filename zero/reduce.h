@@ -9,7 +9,9 @@
 // each pass, replaced at a boundary where all ranks have learnt the same. Those
 // that finish early wait, those that a pass does not use take part with zeros.
 // Reductions run beside the rest of backward; a transient buffer belongs to its
-// transfer until that is done.
+// transfer until that is done. A slice's norm and finite check (decisions A6,
+// E7) are taken when its last reduction of the window is seen to be done, at
+// once where there is nothing to move: what backward just wrote is still near.
 #pragma once
 
 #include <span>
@@ -38,7 +40,7 @@ class Reducer {
   void EndBackward();
 
   // --- boundary ---
-  // Waits until every reduction of the window is in place.
+  // Waits until every reduction of the window is in place, with its norms.
   void Await();
   // Whether this rank contributed to the parameter in this window.
   bool touched(ParamId id) const {
@@ -62,6 +64,8 @@ class Reducer {
   struct Pending {
     Event done;
     std::vector<Piece> open;  // kept until then
+    UnitId unit = -1;
+    bool last = false;  // of the window
   };
   struct Progress {
     int remaining = 0;      // uses of this backward pass still to fire
@@ -79,7 +83,8 @@ class Reducer {
   void ReduceReady();
   void Reduce(UnitId unit);
   void ForgetUses();
-  void Wait(const Event& event);
+  void MeasureNorm(UnitId unit);
+  void Finish(const Pending& pending);
   void Retire(size_t keep);
 
   StoreState& state_;

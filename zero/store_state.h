@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "terrace/core/context.h"
 #include "terrace/core/tensor.h"
+#include "terrace/kernels/grad_norm.h"
 #include "terrace/zero/comm.h"
 #include "terrace/zero/layout.h"
 #include "terrace/zero/mesh.h"
@@ -42,8 +44,10 @@ struct SegmentState {
   Piece param;     // home of the working values: whole or own slice
   Piece gathered;  // whole, in a slot, while the unit is resident
   Piece grad;      // home of the gradient: whole or own slice
-  Piece open;      // this micro-step's local gradient, while the unit is open
-  Piece master;    // aliases param when the working dtype is the state dtype
+  // Of the own slice of the window's gradient, once that is finished.
+  std::optional<kernels::SquaredNormResult> norm;
+  Piece open;    // this micro-step's local gradient, while the unit is open
+  Piece master;  // aliases param when the working dtype is the state dtype
   std::vector<Piece> moments;
   Range update;  // what this rank updates: own slice, or all
 };

@@ -42,18 +42,32 @@ struct Run {
   }
 };
 
-void Update(StoreState& state, const SegmentState& segment, const Run& run,
-            const UpdateScalars& scalars) {
+// What a unit's update is made of, of the configured kind.
+struct Windows {
+  std::vector<kernels::AdamWindow> adam;
+  std::vector<kernels::SgdWindow> sgd;
+
+  // One pass over all of them.
+  void Apply(const Context& ctx) {
+    kernels::AdamUpdate(ctx, adam);
+    kernels::SgdUpdate(ctx, sgd);
+    adam.clear();
+    sgd.clear();
+  }
+};
+
+void Add(const StoreState& state, const SegmentState& segment, const Run& run,
+         const UpdateScalars& scalars, Windows& windows) {
   const Range range = Intersect(run.range, segment.update);
   if (range.empty()) return;
   const kernels::UpdateWindow window = WindowOf(segment, range, scalars.q);
   const OptimizerOptions& o = state.options.optimizer;
   const double lr = scalars.lr * run.group.lr_scale;
   if (o.kind == OptimizerKind::kSgd) {
-    kernels::SgdUpdate(state.ctx, window,
-                       {.lr = lr,
-                        .momentum = o.momentum,
-                        .weight_decay = run.group.weight_decay});
+    windows.sgd.push_back({window,
+                           {.lr = lr,
+                            .momentum = o.momentum,
+                            .weight_decay = run.group.weight_decay}});
     return;
   }
   kernels::AdamParams params;
@@ -70,14 +84,14 @@ void Update(StoreState& state, const SegmentState& segment, const Run& run,
     params.step_size = lr / (1 - std::pow(o.beta1, t));
     params.sqrt_correction2 = std::sqrt(1 - std::pow(o.beta2, t));
   }
-  kernels::AdamUpdate(state.ctx, window, params);
+  windows.adam.push_back({window, params});
 }
 
-// Updates what was touched of one segment; `steps` of those advance.
-void UpdateSegment(StoreState& state, const SegmentState& segment,
-                   const std::vector<ParamId>& params,
-                   const std::vector<bool>& touched,
-                   const UpdateScalars& scalars, std::vector<int64_t>& steps) {
+// Adds what was touched of one segment; `steps` of those advance.
+void AddSegment(const StoreState& state, const SegmentState& segment,
+                const std::vector<ParamId>& params,
+                const std::vector<bool>& touched, const UpdateScalars& scalars,
+                std::vector<int64_t>& steps, Windows& windows) {
   Run run;
   for (ParamId id : params) {
     const auto index = static_cast<size_t>(id);
@@ -86,11 +100,11 @@ void UpdateSegment(StoreState& state, const SegmentState& segment,
       run.range.end = p.range().end;
       continue;
     }
-    Update(state, segment, run, scalars);
+    Add(state, segment, run, scalars, windows);
     run = {};
     if (touched[index]) run = {p.range(), p.group, steps[index]};
   }
-  Update(state, segment, run, scalars);
+  Add(state, segment, run, scalars, windows);
 }
 
 }  // namespace
@@ -99,6 +113,7 @@ void UpdateParameters(StoreState& state, const std::vector<bool>& touched,
                       const UpdateScalars& scalars,
                       std::vector<int64_t>& steps) {
   const Profiler::Zone zone(state.ctx.profiler, "update");
+  Windows windows;
   std::vector<Event> gathered;
   for (size_t u = 0; u < state.units.size(); ++u) {
     UnitState& unit = state.units[u];
@@ -107,19 +122,21 @@ void UpdateParameters(StoreState& state, const std::vector<bool>& touched,
     for (size_t s = 0; s < unit.segments.size(); ++s) {
       SegmentState& segment = unit.segments[s];
       if (!segment.trainable) continue;
-      UpdateSegment(state, segment, layout.segments[s].params, touched, scalars,
-                    steps);
+      AddSegment(state, segment, layout.segments[s].params, touched, scalars,
+                 steps, windows);
       const Piece& param = segment.param;
       if (param.range.numel() > segment.update.numel())
         gathers.push_back({param.At(segment.own.begin), param.At(0),
                            segment.slice_numel * SizeOf(segment.dtype)});
     }
     ++unit.version;
-    if (!gathers.empty())
-      gathered.push_back(state.comm.AllGather(
-          {"gather weights " + layout.name, static_cast<UnitId>(u)},
-          std::move(gathers)));
+    if (gathers.empty()) continue;  // with the units behind it
+    windows.Apply(state.ctx);
+    gathered.push_back(state.comm.AllGather(
+        {"gather weights " + layout.name, static_cast<UnitId>(u)},
+        std::move(gathers)));
   }
+  windows.Apply(state.ctx);
   const double begin = NowSeconds();
   for (const Event& event : gathered) event.Wait();
   state.boundary_wait_seconds += NowSeconds() - begin;

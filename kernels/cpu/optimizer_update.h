@@ -4,9 +4,7 @@
 
 namespace terrace::kernels::cpu {
 
-void AdamUpdate(const Context& ctx, const UpdateWindow& window,
-                const AdamParams& params);
-void SgdUpdate(const Context& ctx, const UpdateWindow& window,
-               const SgdParams& params);
+void AdamUpdate(const Context& ctx, std::span<const AdamWindow> windows);
+void SgdUpdate(const Context& ctx, std::span<const SgdWindow> windows);
 
 }  // namespace terrace::kernels::cpu

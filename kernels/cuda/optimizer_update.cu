@@ -56,12 +56,14 @@ void Adam(const UpdateWindow& window, const AdamParams& p) {
 
 }  // namespace
 
-void AdamUpdate(const Context&, const UpdateWindow& window,
-                const AdamParams& params) {
-  if (window.state_dtype == DType::kF32) {
-    Adam<float>(window, params);
-  } else {
-    Adam<double>(window, params);
+void AdamUpdate(const Context&, std::span<const AdamWindow> windows) {
+  for (const auto& [window, params] : windows) {
+    if (window.numel == 0) continue;
+    if (window.state_dtype == DType::kF32) {
+      Adam<float>(window, params);
+    } else {
+      Adam<double>(window, params);
+    }
   }
 }
 

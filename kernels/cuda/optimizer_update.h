@@ -5,7 +5,6 @@
 namespace terrace::kernels::cuda {
 
 // The same sequence of IEEE operations as on the CPU (decision A11).
-void AdamUpdate(const Context& ctx, const UpdateWindow& window,
-                const AdamParams& params);
+void AdamUpdate(const Context& ctx, std::span<const AdamWindow> windows);
 
 }  // namespace terrace::kernels::cuda

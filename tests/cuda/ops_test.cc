@@ -261,7 +261,8 @@ TEST_F(CudaAdamTest, HasTheCpusBits) {
       window.second = gsecond.data();
       window.grad = ggrad.data();
       window.working = gworking.data();
-      kernels::cuda::AdamUpdate(ctx_, window, params);
+      const kernels::AdamWindow one{window, params};
+      kernels::cuda::AdamUpdate(ctx_, {&one, 1});
       EXPECT_TRUE(SameBits(gmaster.Back(ctx_), master)) << state << grad_dtype;
       EXPECT_TRUE(SameBits(gfirst.Back(ctx_), first)) << state << grad_dtype;
       EXPECT_TRUE(SameBits(gsecond.Back(ctx_), second)) << state << grad_dtype;

@@ -13,6 +13,7 @@ namespace {
 
 using kernels::AdamParams;
 using kernels::AdamUpdate;
+using kernels::AdamWindow;
 using kernels::RoundTo;
 using kernels::SgdParams;
 using kernels::SgdUpdate;
@@ -195,6 +196,28 @@ TEST(AdamUpdateTest, WholeEqualsAnySplit) {
     AdamUpdate(ctx, parts.Window(cut, n), p);
     ExpectSame(parts, whole);
   }
+}
+
+// Windows of one list, of other sizes, types and rates, cut by tasks anywhere.
+TEST(AdamUpdateTest, AListEqualsItsWindowsOneByOne) {
+  const Context ctx({.threads = 2});
+  const std::vector<int64_t> sizes = {3, 0, 40000, 1, 16384, 100, 0};
+  std::vector<States> one_by_one, together;
+  std::vector<AdamWindow> windows;
+  together.reserve(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const DType grad = i % 2 == 0 ? DType::kF32 : DType::kBF16;
+    const AdamParams p =
+        ParamsAt({.lr = 0.01 * static_cast<double>(i + 1), .decay = 0.1},
+                 static_cast<int>(i) + 1);
+    one_by_one.emplace_back(ctx, sizes[i], grad, DType::kBF16);
+    together.emplace_back(ctx, sizes[i], grad, DType::kBF16);
+    AdamUpdate(ctx, one_by_one.back().Whole(), p);
+    windows.push_back({together.back().Whole(), p});
+  }
+  AdamUpdate(ctx, windows);
+  for (size_t i = 0; i < sizes.size(); ++i)
+    ExpectSame(together[i], one_by_one[i]);
 }
 
 TEST(AdamUpdateTest, ThreadsDoNotEnter) {
