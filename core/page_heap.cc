@@ -51,8 +51,9 @@ PageHeap::~PageHeap() {
 }
 
 bool PageHeap::Grow(int64_t nbytes) {
-  const int64_t size =
-      RoundUp(fixed_ ? nbytes : std::max(nbytes, kLeastMapping), kHugePage);
+  // To the page, not to the huge page: what followed the last block on its huge
+  // page would be resident for nothing.
+  const int64_t size = fixed_ ? nbytes : std::max(nbytes, kLeastMapping);
   if (grant_ && !grant_(size)) return false;
   std::byte* const data = Map(size);
   if (data == nullptr) return false;

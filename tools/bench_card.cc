@@ -24,6 +24,8 @@ std::vector<BenchRow> BenchCard(const BenchOptions& options) {
       row.numbers.push_back({"bf16_dot_gflops", dot / 1e9});
     row.numbers.push_back({"rmw_gbytes_per_s", MeasureRmwBandwidth(ctx) / 1e9});
     row.numbers.push_back(
+        {"read_gbytes_per_s", MeasureReadBandwidth(ctx) / 1e9});
+    row.numbers.push_back(
         {"copy_gbytes_per_s", MeasureCopyBandwidth(ctx) / 1e9});
     rows.push_back(std::move(row));
   }

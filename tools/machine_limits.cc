@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "hwy/highway.h"
@@ -64,6 +65,20 @@ void Scale(float* p, size_t n, float factor) {
     hn::Store(hn::Mul(hn::Load(d, p + i), s), d, p + i);
 }
 
+// Several sums, so that no addition waits for another.
+float Sum(const float* p, size_t n) {
+  const hn::ScalableTag<float> d;
+  constexpr size_t kSums = 8;
+  hn::Vec<decltype(d)> sums[kSums];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < n; i += kSums * lanes)
+    for (size_t s = 0; s < kSums; ++s)
+      sums[s] = hn::Add(sums[s], hn::Load(d, p + i + s * lanes));
+  for (size_t s = 1; s < kSums; ++s) sums[0] = hn::Add(sums[0], sums[s]);
+  return hn::GetLane(hn::SumOfLanes(d, sums[0]));
+}
+
 }  // namespace terrace::tools::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -74,6 +89,7 @@ namespace {
 HWY_EXPORT(FmaChains);
 HWY_EXPORT(FmaFlopsPerRound);
 HWY_EXPORT(Scale);
+HWY_EXPORT(Sum);
 
 constexpr int kRounds = 8;
 
@@ -223,6 +239,25 @@ double RmwProbe::Run(int rounds) {
 
 double MeasureRmwBandwidth(const Context& ctx) {
   return RmwProbe(ctx).Run(kRounds);
+}
+
+double MeasureReadBandwidth(const Context& ctx) {
+  constexpr int64_t kSize = int64_t{256} << 20;
+  const Pages pages(kSize, /*huge=*/true);
+  std::memset(pages.data(), 0, kSize);
+  const auto sum = HWY_DYNAMIC_DISPATCH(Sum);
+  std::vector<float> sums(kSize / kChunk);  // or nothing would be read
+  double best_s = 1e30;
+  for (int round = 0; round < kRounds; ++round) {
+    const double begin = NowSeconds();
+    ctx.pool().ParallelFor(kSize, kChunk, [&](int64_t first, int64_t last) {
+      sums[static_cast<size_t>(first / kChunk)] =
+          sum(reinterpret_cast<const float*>(pages.data() + first),
+              static_cast<size_t>(last - first) / sizeof(float));
+    });
+    best_s = std::min(best_s, NowSeconds() - begin);
+  }
+  return static_cast<double>(kSize) / best_s;
 }
 
 double MeasurePageFaults(const Context& ctx, int64_t nbytes) {

@@ -4,6 +4,8 @@
 //   bf16 dot peak   the same with AVX512_BF16's dot products (VDPBF16PS)
 //   RMW bandwidth   a *= s over memory: 8 bytes a float and, unlike a copy, no
 //                   hidden read of the line that a store misses
+//   read bandwidth  a sum over memory: where reads are the limit, a kernel that
+//                   reads much more than it writes cannot reach the RMW rate
 //
 // Each is the best of several rounds on all threads of the context's pool,
 // whose calls they are. Memory is in huge pages where the system gives them on
@@ -47,6 +49,9 @@ class RmwProbe {
 
 // The same at once, of several rounds.
 double MeasureRmwBandwidth(const Context& ctx);
+
+// Bytes read per second.
+double MeasureReadBandwidth(const Context& ctx);
 
 // Seconds that all threads take to touch `nbytes` of fresh memory for the first
 // time, with the pages that an allocation gets by itself.

@@ -26,6 +26,8 @@ cc_library(
 )
 """
 
+_DISABLED_HWY_TARGETS = "(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)"
+
 def terrace_dependencies():
     """To be called from WORKSPACE, also by another workspace that uses @terrace."""
     have = native.existing_rules()
@@ -43,8 +45,9 @@ def terrace_dependencies():
     system_library(name = "terrace_eigen", header = "Eigen/Core", pkg_config = "eigen3", debian = "libeigen3-dev", required = True)
     system_library(name = "terrace_json", header = "nlohmann/json.hpp", pkg_config = "nlohmann_json", debian = "nlohmann-json3-dev", required = True)
 
-    # Each kernel is compiled for each instruction set that is not disabled: SSSE3 alone is of before 2008.
-    system_library(name = "terrace_hwy", header = "hwy/highway.h", pkg_config = "libhwy", defines = ["HWY_DISABLED_TARGETS=HWY_SSSE3"], debian = "libhwy-dev", required = True)
+    # Each kernel is compiled for each instruction set that is not disabled: SSSE3 alone is of before 2008, and SVE's vectors, whose
+    # length is not known when compiling, cannot be kept in arrays, as our tiles are (arm64 runs NEON's).
+    system_library(name = "terrace_hwy", header = "hwy/highway.h", pkg_config = "libhwy", defines = ["HWY_DISABLED_TARGETS=" + _DISABLED_HWY_TARGETS], debian = "libhwy-dev", required = True)
 
     # Probed by their lightest headers: a probe runs again whenever a Bazel server starts.
     system_library(name = "terrace_cli11", header = "CLI/Version.hpp", debian = "libcli11-dev", required = True)

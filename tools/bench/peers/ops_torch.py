@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Single operations of PyTorch on the CPU beside `terrace bench`, turn by turn.
+
+  python3 tools/bench/peers/ops_torch.py tools/terrace [ROUNDS]
+
+attention: scaled_dot_product_attention, causal, 12 heads, forward and backward, with the split and the layout of GPT-2.
+adamw: torch.optim.AdamW(fused=True) over one tensor of 16 M parameters.
+Each round measures ours, then PyTorch's, the best of several calls each; the ratio (ours over PyTorch's) is the median
+over the rounds, with the least and greatest. Needs torch.
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+from torch.nn import functional as F
+
+CALLS = 7
+
+
+def best(run):
+    run()
+    seconds = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def attention(t, d, dtype):
+    qkv = torch.randn(1, t, 3 * 12 * d, dtype=dtype, requires_grad=True)
+    dy = torch.randn(1, t, 12 * d, dtype=dtype)
+
+    def run():
+        qkv.grad = None
+        q, k, v = (x.view(1, t, 12, d).transpose(1, 2) for x in qkv.split(12 * d, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y.transpose(1, 2).reshape(1, t, 12 * d).backward(dy)
+
+    return best(run)
+
+
+def adamw():
+    w = torch.randn(1 << 24, requires_grad=True)
+    w.grad = torch.randn(1 << 24)
+    optimizer = torch.optim.AdamW([w], lr=1e-4, weight_decay=0.1, fused=True)
+    return best(optimizer.step)
+
+
+def ours(terrace, name):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
+    out = subprocess.run([terrace, "bench", name, "--json", "--rounds", str(CALLS)], env=environment, check=True,
+                         stdout=subprocess.PIPE, text=True).stdout
+    return {row["what"]: row for row in json.loads(out)["rows"] if row["bench"] == name}
+
+
+def main():
+    terrace, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    ratios = {}
+    for _ in range(rounds):
+        rows = ours(terrace, "attention")
+        for case, row in rows.items():
+            words = case.split()
+            t, d = (int(words[words.index(key) + 1]) for key in ("T", "D"))
+            dtype = torch.bfloat16 if words[0] == "bf16" else torch.float32
+            ratios.setdefault("attention " + case, []).append(row["forward_backward_s"] / attention(t, d, dtype))
+        for case, row in ours(terrace, "adamw").items():
+            if "best_s" in row and "parameters" in case:
+                ratios.setdefault("adamw " + case, []).append(row["best_s"] / adamw())
+    for case, values in ratios.items():
+        print(f"{case}: {statistics.median(values):.2f} ({min(values):.2f}, {max(values):.2f})")
+
+
+if __name__ == "__main__":
+    main()
