@@ -56,13 +56,19 @@ void RunChunk(int64_t chunk, int64_t n, int64_t grain,
 
 }  // namespace
 
+int64_t ComputePool::AtOnce(int64_t n, int64_t grain) const {
+  return std::min<int64_t>(CeilDiv(n, grain), threads_);
+}
+
 #ifdef TERRACE_OPENMP
 
 struct ComputePool::Impl {};
 
 const char* ComputePool::Kind() { return "openmp"; }
 
-ComputePool::ComputePool(int threads) : threads_(std::max(threads, 1)) {
+ComputePool::ComputePool(int threads, bool dry)
+    : threads_(std::max(threads, 1)), dry_(dry) {
+  if (dry) return;
   omp_set_dynamic(0);
   omp_set_num_threads(threads_);  // of the calling thread alone
   SetFlushToZero();
@@ -76,6 +82,7 @@ void ComputePool::Bind() const { omp_set_num_threads(threads_); }
 
 void ComputePool::ParallelFor(int64_t n, int64_t grain,
                               FunctionRef<void(int64_t, int64_t)> body) {
+  if (dry_) return;
   const int64_t chunks = CeilDiv(n, grain);
   FirstError error;
   if (chunks <= 1 || threads_ == 1 || t_inside_loop) {
@@ -123,8 +130,11 @@ struct ComputePool::Impl {
 
 const char* ComputePool::Kind() { return "std::thread"; }
 
-ComputePool::ComputePool(int threads)
-    : threads_(std::max(threads, 1)), impl_(std::make_unique<Impl>()) {
+ComputePool::ComputePool(int threads, bool dry)
+    : threads_(std::max(threads, 1)),
+      dry_(dry),
+      impl_(std::make_unique<Impl>()) {
+  if (dry) return;
   SetFlushToZero();
   for (int w = 1; w < threads_; ++w)
     impl_->workers.emplace_back([this, w] { impl_->Work(w); });
@@ -143,6 +153,7 @@ void ComputePool::Bind() const {}
 
 void ComputePool::ParallelFor(int64_t n, int64_t grain,
                               FunctionRef<void(int64_t, int64_t)> body) {
+  if (dry_) return;
   const int64_t chunks = CeilDiv(n, grain);
   FirstError error;
   // Contiguous shares, as OpenMP's static schedule deals them.

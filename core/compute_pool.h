@@ -8,6 +8,8 @@
 //
 // A pool belongs to the rank thread that made it; only that thread opens loops.
 // A loop inside a loop runs inline. Every worker flushes subnormals to zero.
+//
+// The pool of a dry context (context.h) has no workers and skips its loops.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +21,14 @@ namespace terrace {
 
 class ComputePool {
  public:
-  explicit ComputePool(int threads);
+  explicit ComputePool(int threads, bool dry = false);
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
   ComputePool& operator=(const ComputePool&) = delete;
 
   int threads() const { return threads_; }
+  // Of the chunks of such a loop, those that run at once.
+  int64_t AtOnce(int64_t n, int64_t grain) const;
 
   // Calls body(begin, end) once for each chunk of `grain` indices of [0, n),
   // the last one shorter. Rethrows the exception of the first chunk that threw.
@@ -42,6 +46,7 @@ class ComputePool {
  private:
   struct Impl;
   int threads_;
+  const bool dry_;
   std::unique_ptr<Impl> impl_;
 };
 

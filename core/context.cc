@@ -7,10 +7,11 @@ namespace terrace {
 Context::Context(const ContextOptions& options)
     : device_(options.device),
       device_arena_(Arena::Create(Tier::kDevice, options.device_budget_nbytes,
-                                  options.ledger)),
+                                  options.ledger, options.dry)),
       host_arena_(Arena::Create(Tier::kHost, options.host_budget_nbytes,
-                                options.ledger)),
-      pool_(std::make_unique<ComputePool>(options.threads)) {
+                                options.ledger, options.dry)),
+      pool_(std::make_unique<ComputePool>(options.threads, options.dry)),
+      dry_(options.dry) {
   if (options.device.kind != DeviceKind::kCpu)
     TERRACE_THROW(ErrorCode::kUnimplemented,
                   "[context] device must be cpu in this build, got cuda:",

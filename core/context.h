@@ -6,6 +6,12 @@
 // randomness is drawn at. Nothing of this is global. Used by its rank's thread
 // alone.
 //
+// In a dry context the same code runs without computing, to learn what it
+// allocates: ops check their arguments, take their results and workspace and
+// leave both as they are, pages that nobody touches. Their values must not
+// decide what happens next. The gauges are those of a run of as many threads
+// that all need their scratch at once.
+//
 //   Context ctx({.threads = 2});
 //   Tensor x = ctx.Empty({2, 3}, DType::kF32);
 #pragma once
@@ -51,6 +57,7 @@ struct ContextOptions {
   int64_t device_budget_nbytes = 0;  // 0: no limit
   int64_t host_budget_nbytes = 0;
   uint64_t seed = 0;
+  bool dry = false;
   // Shared by the contexts of a process; made when there is none.
   std::shared_ptr<MemoryLedger> ledger = nullptr;
 };
@@ -66,6 +73,7 @@ class Context {
   Arena& device_arena() const { return *device_arena_; }
   Arena& host_arena() const { return *host_arena_; }
   ComputePool& pool() const { return *pool_; }
+  bool dry() const { return dry_; }
 
   // Uninitialised, on the device.
   Tensor Empty(const Shape& shape, DType dtype,
@@ -93,6 +101,7 @@ class Context {
   Device device_;
   std::shared_ptr<Arena> device_arena_, host_arena_;
   std::unique_ptr<ComputePool> pool_;
+  const bool dry_;
   bool training_ = true;
   bool grad_enabled_ = true;
   uint64_t sequence_ = 0;

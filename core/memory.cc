@@ -132,8 +132,12 @@ Buffer::~Buffer() { arena_->Free(data_, nbytes_, tag_); }
 Tier Buffer::tier() const { return arena_->tier(); }
 
 std::shared_ptr<Arena> Arena::Create(Tier tier, int64_t budget_nbytes,
-                                     std::shared_ptr<MemoryLedger> ledger) {
-  if (ledger == nullptr) ledger = std::make_shared<MemoryLedger>();
+                                     std::shared_ptr<MemoryLedger> ledger,
+                                     bool dry) {
+  if (dry)
+    ledger = nullptr;
+  else if (ledger == nullptr)
+    ledger = std::make_shared<MemoryLedger>();
   return std::shared_ptr<Arena>(
       new Arena(tier, budget_nbytes, std::move(ledger)));
 }
@@ -143,7 +147,7 @@ Arena::Arena(Tier tier, int64_t budget_nbytes,
     : tier_(tier),
       budget_nbytes_(budget_nbytes),
       ledger_(std::move(ledger)),
-      heap_([this](int64_t nbytes) { return Reserve(nbytes); }) {
+      heap_([this](int64_t nbytes) { return Reserve(nbytes); }, dry()) {
   report_.tier = tier;
   report_.budget_nbytes = budget_nbytes;
 }
@@ -151,19 +155,23 @@ Arena::Arena(Tier tier, int64_t budget_nbytes,
 Arena::~Arena() {
   for (const auto& [block, list] : small_)
     for (std::byte* data : list) std::free(data);
-  ledger_->Add(-report_.total.now);
+  if (!dry()) ledger_->Add(-report_.total.now);
 }
 
 void Arena::Count(MemoryTag tag, int64_t delta) {
-  ledger_->Add(delta);
+  if (!dry()) ledger_->Add(delta);
   for (Gauge* gauge :
        {&report_.tags[static_cast<size_t>(tag)], &report_.total}) {
     gauge->now += delta;
     gauge->peak = std::max(gauge->peak, gauge->now);
   }
+  if (tag == MemoryTag::kCache) return;
+  report_.live.now += delta;
+  report_.live.peak = std::max(report_.live.peak, report_.live.now);
 }
 
 bool Arena::Reserve(int64_t nbytes) {
+  if (dry()) return true;
   if (!ledger_->Reserve(nbytes)) return false;
   reserved_ += nbytes;
   return true;
@@ -208,7 +216,7 @@ std::byte* Arena::TakeFromRegion(int64_t block) {
 }
 
 std::byte* Arena::TakePages(int64_t block, MemoryTag tag) {
-  if (!kReuse)
+  if (!kReuse && !dry())
     return block < kAskedNbytes || Reserve(block) ? SystemAllocate(block)
                                                   : nullptr;
   const auto take = [&](PageHeap& heap) { return heap.Take(block); };
@@ -235,8 +243,7 @@ std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
                   " bytes for ", Name(tag));
   const int64_t block = BlockNbytes(nbytes);
   const std::lock_guard lock(mutex_);
-  const int64_t live = report_.total.now -
-                       report_.tags[static_cast<size_t>(MemoryTag::kCache)].now;
+  const int64_t live = report_.live.now;
   if (budget_nbytes_ > 0 && live + nbytes > budget_nbytes_)
     TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the ", Name(tier_),
                   " budget of ", budget_nbytes_, " bytes does not hold ",
@@ -252,9 +259,9 @@ std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
     data = take();
   }
   // The gauges count it from here on.
-  ledger_->Add(-std::exchange(reserved_, 0));
+  if (!dry()) ledger_->Add(-std::exchange(reserved_, 0));
   if (data == nullptr) {
-    const auto available = ledger_->Available();
+    const auto available = dry() ? std::nullopt : ledger_->Available();
     const bool lacks = available && *available < nbytes;
     TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the machine has no ",
                   FormatBytes(nbytes), " left for ", Name(tag), ": ",
@@ -275,14 +282,14 @@ void Arena::Free(std::byte* data, int64_t nbytes, MemoryTag tag) {
   Count(tag, -nbytes);
   const int64_t cached =
       report_.tags[static_cast<size_t>(MemoryTag::kCache)].now;
-  const int64_t live = report_.total.now - cached;
+  const int64_t live = report_.live.now;
   const bool fits =
       budget_nbytes_ == 0 || report_.total.now + block <= budget_nbytes_;
   // The next step wants as many open gradients as this one.
-  const bool keep =
-      fits && (tag == MemoryTag::kGradient ||
-               cached + block <= kCacheFloorNbytes + live / kCacheShare);
-  if (!kReuse) return std::free(data);
+  const bool keep = kReuse && fits &&
+                    (tag == MemoryTag::kGradient ||
+                     cached + block <= kCacheFloorNbytes + live / kCacheShare);
+  if (!kReuse && (!dry() || block < kSmallNbytes)) return std::free(data);
   if (block < kSmallNbytes) {
     if (!keep) return std::free(data);
     small_[block].push_back(data);
@@ -393,7 +400,7 @@ void Arena::MakeRegion(int64_t nbytes) {
     });
     if (region_->taken() > 0) retired_.push_back(std::move(region_));
   }
-  region_ = std::make_unique<PageHeap>(nbytes);
+  region_ = std::make_unique<PageHeap>(nbytes, dry());
   stats_.region_nbytes = region_->mapped();
   // What served the pass before it had a region is not needed beside it.
   EmptyCacheLocked();
@@ -413,6 +420,7 @@ void Arena::ResetPeaks() {
   const std::lock_guard lock(mutex_);
   for (Gauge& gauge : report_.tags) gauge.peak = gauge.now;
   report_.total.peak = report_.total.now;
+  report_.live.peak = report_.live.now;
 }
 
 PassPause::PassPause(Arena& arena) : arena_(arena) {

@@ -14,6 +14,10 @@
 // (pass_plan.h), whose size is mostly a few percent above its live bytes. What
 // deviates is served by best fit.
 //
+// A dry arena plans what another one would do: gauges, budget and passes are as
+// ever, but blocks of whole pages are addresses that nobody touches, and the
+// machine is not asked (context.h).
+//
 // Thread-safe. A Buffer keeps its Arena alive.
 //
 //   auto arena = Arena::Create(Tier::kDevice, 512 << 20);
@@ -66,6 +70,7 @@ struct MemoryReport {
   int64_t budget_nbytes = 0;  // 0: no limit
   std::array<Gauge, kMemoryTags> tags;
   Gauge total;  // the peak of the sum, not the sum of the peaks
+  Gauge live;   // the same without kCache: what a budget must hold
 
   const Gauge& operator[](MemoryTag tag) const {
     return tags[static_cast<size_t>(tag)];
@@ -118,10 +123,10 @@ struct PassStats {
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   // budget_nbytes 0 means no limit. Arenas of one process share a ledger; made
-  // when there is none.
+  // when there is none, and not used by a dry one.
   static std::shared_ptr<Arena> Create(
       Tier tier, int64_t budget_nbytes = 0,
-      std::shared_ptr<MemoryLedger> ledger = nullptr);
+      std::shared_ptr<MemoryLedger> ledger = nullptr, bool dry = false);
   ~Arena();
 
   // Throws kOutOfMemory, with the table of what lives where and the least
@@ -144,7 +149,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
  private:
   friend class Buffer;
   friend class PassPause;
+  // Dry without a ledger.
   Arena(Tier tier, int64_t budget_nbytes, std::shared_ptr<MemoryLedger> ledger);
+  bool dry() const { return ledger_ == nullptr; }
 
   void Free(std::byte* data, int64_t nbytes, MemoryTag tag);
   struct Pass {

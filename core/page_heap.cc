@@ -16,12 +16,13 @@ namespace {
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kLeastMapping = int64_t{32} << 20;
 
-std::byte* Map(int64_t nbytes) {
+std::byte* Map(int64_t nbytes, bool untouched) {
   // As much more as it takes to begin on a huge page; both ends go again.
   const int64_t asked = nbytes + kHugePage;
-  void* const got =
-      ::mmap(nullptr, static_cast<size_t>(asked), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const int flags =
+      MAP_PRIVATE | MAP_ANONYMOUS | (untouched ? MAP_NORESERVE : 0);
+  void* const got = ::mmap(nullptr, static_cast<size_t>(asked),
+                           PROT_READ | PROT_WRITE, flags, -1, 0);
   if (got == MAP_FAILED) return nullptr;
   const auto at = reinterpret_cast<uintptr_t>(got);
   const auto head =
@@ -30,7 +31,8 @@ std::byte* Map(int64_t nbytes) {
   if (head > 0) ::munmap(got, static_cast<size_t>(head));
   ::munmap(data + nbytes, static_cast<size_t>(asked - head - nbytes));
   // Where the system has none it says so, and small pages do as well.
-  (void)::madvise(data, static_cast<size_t>(nbytes), MADV_HUGEPAGE);
+  if (!untouched)
+    (void)::madvise(data, static_cast<size_t>(nbytes), MADV_HUGEPAGE);
   return data;
 }
 
@@ -41,9 +43,13 @@ int64_t PageNbytes() {
   return nbytes;
 }
 
-PageHeap::PageHeap(Grant grant) : fixed_(false), grant_(std::move(grant)) {}
+PageHeap::PageHeap(Grant grant, bool untouched)
+    : fixed_(false), untouched_(untouched), grant_(std::move(grant)) {}
 
-PageHeap::PageHeap(int64_t fixed_nbytes) : fixed_(true) { Grow(fixed_nbytes); }
+PageHeap::PageHeap(int64_t fixed_nbytes, bool untouched)
+    : fixed_(true), untouched_(untouched) {
+  Grow(fixed_nbytes);
+}
 
 PageHeap::~PageHeap() {
   for (const Mapping& mapping : mappings_)
@@ -55,7 +61,7 @@ bool PageHeap::Grow(int64_t nbytes) {
   // page would be resident for nothing.
   const int64_t size = fixed_ ? nbytes : std::max(nbytes, kLeastMapping);
   if (grant_ && !grant_(size)) return false;
-  std::byte* const data = Map(size);
+  std::byte* const data = Map(size, untouched_);
   if (data == nullptr) return false;
   mappings_.push_back({data, size});
   mapped_ += size;

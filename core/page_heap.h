@@ -5,6 +5,9 @@
 // fewer entries of the translation buffer. Freed neighbours join. Freed pages
 // stay with the process (`kept`) until they are used again or given back.
 //
+// Of an untouched heap nothing is meant to be read or written: its mappings are
+// addresses alone, without huge pages and without a claim on memory.
+//
 // Not thread-safe: Arena locks. Not for AddressSanitizer, which must see each
 // block apart.
 #pragma once
@@ -26,9 +29,9 @@ class PageHeap {
  public:
   // May be asked for so many bytes more; empty: always.
   using Grant = std::function<bool(int64_t nbytes)>;
-  explicit PageHeap(Grant grant = {});
+  explicit PageHeap(Grant grant = {}, bool untouched = false);
   // One mapping of that many bytes that never grows.
-  explicit PageHeap(int64_t fixed_nbytes);
+  explicit PageHeap(int64_t fixed_nbytes, bool untouched = false);
   ~PageHeap();
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
@@ -65,7 +68,7 @@ class PageHeap {
   std::byte* Cut(Ranges::iterator range, std::byte* data, int64_t nbytes);
   int64_t RemoveKept(std::byte* data, int64_t nbytes);  // bytes removed
 
-  const bool fixed_;
+  const bool fixed_, untouched_;
   const Grant grant_;
   std::vector<Mapping> mappings_;
   Ranges free_;

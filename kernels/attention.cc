@@ -49,8 +49,8 @@ void AttentionForward(const Context& ctx, const AttentionForwardArgs& args) {
   CheckInputs(op, args.q, args.k, args.v, args.dropout);
   CheckOperand(op, "out", args.out, args.q.shape, args.q.dtype);
   if (args.lse.defined()) CheckLse(op, args.lse, args.q.shape, args.q.dtype);
-  TERRACE_DISPATCH_DEVICE(ctx, op, cpu::AttentionForward(ctx, args),
-                          TERRACE_NO_CUDA_KERNEL(op));
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(ctx, op, cpu::AttentionForward(ctx, args),
+                                   TERRACE_NO_CUDA_KERNEL(op));
 }
 
 void AttentionBackward(const Context& ctx, const AttentionBackwardArgs& args) {
@@ -63,8 +63,8 @@ void AttentionBackward(const Context& ctx, const AttentionBackwardArgs& args) {
   CheckOperand(op, "dk", args.dk, args.k.shape, dtype);
   CheckOperand(op, "dv", args.dv, args.k.shape, dtype);
   CheckLse(op, args.lse, args.q.shape, dtype);
-  TERRACE_DISPATCH_DEVICE(ctx, op, cpu::AttentionBackward(ctx, args),
-                          TERRACE_NO_CUDA_KERNEL(op));
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(ctx, op, cpu::AttentionBackward(ctx, args),
+                                   TERRACE_NO_CUDA_KERNEL(op));
 }
 
 }  // namespace terrace::kernels

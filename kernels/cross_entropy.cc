@@ -43,7 +43,7 @@ void CrossEntropyForward(const Context& ctx, const ConstView& logits,
   CheckStatistic("cross_entropy", "weight", weight, logits, 1);
   if (lse.defined())
     CheckStatistic("cross_entropy", "lse", lse, logits, labels.numel());
-  TERRACE_DISPATCH_DEVICE(
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(
       ctx, "cross_entropy",
       cpu::CrossEntropyForward(ctx, logits, labels, loss_sum, weight, lse),
       TERRACE_NO_CUDA_KERNEL("cross_entropy"));
@@ -61,7 +61,7 @@ void CrossEntropyBackward(const Context& ctx, const ConstView& logits,
                 "[", op, "] dlogits must be contiguous ", logits.shape, " ",
                 logits.dtype, ", got ", dlogits.shape, " ", dlogits.dtype);
   if (logits.numel() == 0) return;
-  TERRACE_DISPATCH_DEVICE(
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(
       ctx, op,
       cpu::CrossEntropyBackward(ctx, logits, labels, lse, dloss, dlogits),
       TERRACE_NO_CUDA_KERNEL(op));

@@ -43,7 +43,7 @@ void EmbeddingBackward(const Context& ctx, const ConstView& ids,
                        const ConstView& dy, const MutView& dtable,
                        bool accumulate) {
   CheckShapes("embedding_backward", "dy", ids, dy, "dtable", dtable);
-  TERRACE_DISPATCH_DEVICE(
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(
       ctx, "embedding_backward",
       cpu::EmbeddingBackward(ctx, ids, dy, dtable, accumulate),
       TERRACE_NO_CUDA_KERNEL("embedding_backward"));

@@ -16,7 +16,8 @@ SquaredNormResult SquaredNorm(const Context& ctx, const void* grad, DType dtype,
                 "[squared_norm] a floating dtype is needed, got ", dtype);
   if (numel == 0) return before;
   TERRACE_CHECK(grad != nullptr, "[squared_norm] grad must not be null");
-  TERRACE_DISPATCH_DEVICE(
+  if (ctx.dry()) return before;
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(
       ctx, "squared_norm",
       return cpu::SquaredNorm(ctx, grad, dtype, flat_begin, numel, before),
       TERRACE_NO_CUDA_KERNEL("squared_norm"));

@@ -86,8 +86,9 @@ void LayerNormForward(const Context& ctx, const LayerNormForwardArgs& args) {
       args.eps);
   if (args.x.numel() == 0) return;
   CheckDevice(ctx, args.centred);
-  TERRACE_DISPATCH_DEVICE(ctx, "layer_norm", cpu::LayerNormForward(ctx, args),
-                          cuda::LayerNormForward(ctx, args));
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(ctx, "layer_norm",
+                                   cpu::LayerNormForward(ctx, args),
+                                   cuda::LayerNormForward(ctx, args));
 }
 
 void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
@@ -108,8 +109,9 @@ void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
   if (args.dbeta.defined())
     CheckColumns("dbeta", args.dbeta, args.x, /*any_dtype=*/true);
   CheckDevice(ctx, args.centred);
-  TERRACE_DISPATCH_DEVICE(ctx, "layer_norm", cpu::LayerNormBackward(ctx, args),
-                          cuda::LayerNormBackward(ctx, args));
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(ctx, "layer_norm",
+                                   cpu::LayerNormBackward(ctx, args),
+                                   cuda::LayerNormBackward(ctx, args));
 }
 
 }  // namespace terrace::kernels

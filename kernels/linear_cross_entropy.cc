@@ -57,8 +57,9 @@ void Check(const LinearCrossEntropyArgs& args) {
 void LinearCrossEntropy(const Context& ctx,
                         const LinearCrossEntropyArgs& args) {
   Check(args);
-  TERRACE_DISPATCH_DEVICE(ctx, kHead, cpu::LinearCrossEntropy(ctx, args),
-                          TERRACE_NO_CUDA_KERNEL(kHead));
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(ctx, kHead,
+                                   cpu::LinearCrossEntropy(ctx, args),
+                                   TERRACE_NO_CUDA_KERNEL(kHead));
 }
 
 int64_t LinearCrossEntropyChunk(const Context& ctx, DType dtype, int64_t rows,

@@ -68,13 +68,14 @@ void MatMul(const Context& ctx, const MatMulArgs& args) {
                   args.bias.dtype);
   }
   if (args.c.numel() == 0) return;
-  TERRACE_DISPATCH_DEVICE(ctx, "matmul", cpu::MatMul(ctx, args),
-                          cuda::MatMul(ctx, args));
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(ctx, "matmul", cpu::MatMul(ctx, args),
+                                   cuda::MatMul(ctx, args));
 }
 
 std::string MatMulBackend(const Context& ctx) {
-  TERRACE_DISPATCH_DEVICE(ctx, "matmul_backend", return cpu::MatMulBackend(ctx),
-                          return cuda::MatMulBackend(ctx));
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(ctx, "matmul_backend",
+                                   return cpu::MatMulBackend(ctx),
+                                   return cuda::MatMulBackend(ctx));
 }
 
 }  // namespace terrace::kernels

@@ -23,8 +23,9 @@ void SumTo(const Context& ctx, const ConstView& x, const MutView& out,
         "[sum_to] the result must broadcast to x, got ", out.shape, " and ",
         x.shape);
   if (out.numel() == 0) return;
-  TERRACE_DISPATCH_DEVICE(ctx, "sum_to", cpu::SumTo(ctx, x, out, accumulate),
-                          TERRACE_NO_CUDA_KERNEL("sum_to"));
+  TERRACE_DISPATCH_DEVICE_ALSO_DRY(ctx, "sum_to",
+                                   cpu::SumTo(ctx, x, out, accumulate),
+                                   TERRACE_NO_CUDA_KERNEL("sum_to"));
 }
 
 }  // namespace terrace::kernels

@@ -23,7 +23,7 @@ Tensor ToDevice(Context& ctx, std::span<const int32_t> values,
                 "[batch] the values of ", shape, " must be ", shape.numel(),
                 ", got ", values.size());
   Tensor tensor = ctx.Empty(shape, DType::kI32);
-  std::ranges::copy(values, tensor.data<int32_t>());
+  if (!ctx.dry()) std::ranges::copy(values, tensor.data<int32_t>());
   return tensor;
 }
 

@@ -70,6 +70,8 @@ std::string ProbeLine(const BenchOptions& options) {
     probe.states_nbytes = static_cast<double>(memory.states_nbytes);
   }
   probe.peak_rss_nbytes = StatusBytes("VmHWM");
+  // Not before: what planning leaves in the process is not the run's.
+  probe.plan_nbytes = static_cast<double>(PlannedBytes(w));
   // A part, as there may not be room for it all a second time.
   constexpr int64_t kPart = int64_t{256} << 20;
   const Context ctx({.threads = w.threads * w.ranks});
@@ -90,6 +92,7 @@ std::string ProbeLine(const BenchOptions& options) {
   json.Field("peak_rss_bytes", probe.peak_rss_nbytes);
   json.Field("baseline_bytes", probe.baseline_nbytes);
   json.Field("gauges_bytes", probe.gauges_nbytes);
+  json.Field("plan_bytes", probe.plan_nbytes);
   json.Field("states_bytes", probe.states_nbytes);
   json.EndObject();
   return std::move(json).Text();
@@ -140,6 +143,7 @@ Probe RunProbe(const BenchOptions& options, const Workload& w, int64_t steps) {
   probe.peak_rss_nbytes = number("peak_rss_bytes");
   probe.baseline_nbytes = number("baseline_bytes");
   probe.gauges_nbytes = number("gauges_bytes");
+  probe.plan_nbytes = number("plan_bytes");
   probe.states_nbytes = number("states_bytes");
   return probe;
 }

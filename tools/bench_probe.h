@@ -24,6 +24,7 @@ struct Probe {
   double peak_rss_nbytes = 0;          // VmHWM
   double baseline_nbytes = 0;          // before there was a model
   double gauges_nbytes = 0;            // peaks of the arenas' totals
+  double plan_nbytes = 0;              // the same, as planned beforehand
   double states_nbytes = 0;            // parameters, gradients, moments
 };
 

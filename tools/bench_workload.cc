@@ -10,6 +10,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/profiler.h"
 #include "terrace/models/batch.h"
+#include "terrace/models/memory_plan.h"
 #include "terrace/nn/module.h"
 #include "terrace/zero/config/json_source.h"
 
@@ -92,6 +93,16 @@ Workload ReadWorkload(const BenchOptions& options, Workload fallback) {
   w.clip = options.clip;
   w.model.Check();
   return w;
+}
+
+int64_t PlannedBytes(const Workload& w) {
+  const models::MemoryPlan plan = models::PlanMemory(
+      LaunchOf(w),
+      [&](const nn::Scope& scope) {
+        return std::make_unique<models::Gpt2>(scope, w.model);
+      },
+      w.sequence);
+  return w.ranks * plan.peak_nbytes();  // slices are equal
 }
 
 std::vector<models::HostBatch> RandomBatches(const Workload& w, int rank) {

@@ -53,6 +53,9 @@ struct Workload {
 // cannot be.
 Workload ReadWorkload(const BenchOptions& options, Workload fallback);
 
+// What all ranks take at the most, by models/memory_plan.h: bytes.
+int64_t PlannedBytes(const Workload& w);
+
 // Random tokens of one rank, from [0, vocab_size).
 std::vector<models::HostBatch> RandomBatches(const Workload& w, int rank);
 

@@ -159,4 +159,18 @@ int64_t PieceOfSlice(int64_t slice_numel, int64_t piece_numel, int ranks) {
   return std::min(slice_numel, (share + kGrain - 1) / kGrain * kGrain);
 }
 
+StagingBytes StagingOf(std::span<const ReduceSegment> segments, DType wire,
+                       int64_t piece_numel, int ranks) {
+  StagingBytes most;
+  if (ranks == 1) return most;
+  for (const ReduceSegment& segment : segments) {
+    const int64_t piece = PieceOfSlice(segment.slice_numel, piece_numel, ranks);
+    if (segment.grad_dtype != wire)
+      most.sent = std::max(most.sent, ranks * piece * SizeOf(wire));
+    if (segment.accumulate)
+      most.sum = std::max(most.sum, piece * SizeOf(segment.grad_dtype));
+  }
+  return most;
+}
+
 }  // namespace terrace::zero

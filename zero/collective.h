@@ -59,4 +59,12 @@ void CheckReduce(std::span<const ReduceSegment> segments, DType wire,
 // where piece_numel is 0 or slices are shorter.
 int64_t PieceOfSlice(int64_t slice_numel, int64_t piece_numel, int ranks);
 
+// Bytes that a reduction stages on a rank.
+struct StagingBytes {
+  int64_t sent = 0;  // one piece of all slices, rounded to the wire's dtype
+  int64_t sum = 0;   // one piece of the sum, before it is added to `out`
+};
+StagingBytes StagingOf(std::span<const ReduceSegment> segments, DType wire,
+                       int64_t piece_numel, int ranks);
+
 }  // namespace terrace::zero

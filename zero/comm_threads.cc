@@ -105,18 +105,12 @@ class Reduction {
 
   // In the communication thread, before ranks agree.
   void Allocate(Arena& arena) {
-    int64_t staged_nbytes = 0, sum_nbytes = 0;
-    for (const ReduceSegment& segment : segments_) {
-      const int64_t piece = Piece(segment);
-      if (Staged(segment))
-        staged_nbytes = std::max(staged_nbytes, size_ * piece * SizeOf(wire_));
-      if (segment.accumulate && size_ > 1)
-        sum_nbytes = std::max(sum_nbytes, piece * SizeOf(segment.grad_dtype));
-    }
-    if (staged_nbytes > 0)
-      staging_ = arena.Allocate(staged_nbytes, MemoryTag::kCommunication);
-    if (sum_nbytes > 0)
-      sum_ = arena.Allocate(sum_nbytes, MemoryTag::kCommunication);
+    const StagingBytes staging =
+        StagingOf(segments_, wire_, piece_numel_, size_);
+    if (staging.sent > 0)
+      staging_ = arena.Allocate(staging.sent, MemoryTag::kCommunication);
+    if (staging.sum > 0)
+      sum_ = arena.Allocate(staging.sum, MemoryTag::kCommunication);
   }
 
   Post MakePost(Descriptor descriptor) const {

@@ -121,9 +121,11 @@ void Engine::Backward(const autograd::WeightedLoss& loss,
   TERRACE_CHECK(micro_ < micro_steps(), "[engine] the window already has its ",
                 micro_steps(),
                 " micro-steps: call Step before the next Backward");
-  const double sum = ScalarOf(loss.sum.value(), "the loss");
+  // A dry step is an ordinary one, which is applied.
+  const bool dry = context_.dry();
+  const double sum = dry ? 0 : ScalarOf(loss.sum.value(), "the loss");
   const double weight =
-      loss.weight.defined() ? ScalarOf(loss.weight, "the weight") : 1;
+      loss.weight.defined() && !dry ? ScalarOf(loss.weight, "the weight") : 1;
   TERRACE_CHECK(!(weight < 0), "[engine] the weight must not be negative, got ",
                 weight);
   TERRACE_CHECK(!micro_weight_.has_value() || *micro_weight_ == weight,
@@ -193,7 +195,7 @@ std::optional<StepResult> Engine::Step() {
   }
   ++counters_.iteration;
   const int64_t every = store_.options().check_replicas_every;
-  if (every > 0 && counters_.iteration % every == 0)
+  if (every > 0 && counters_.iteration % every == 0 && !context_.dry())
     CheckReplicas(store_.state());
   counters_.samples += int64_t{store_.state().mesh.data} * micro_steps() *
                        store_.options().micro_batch;

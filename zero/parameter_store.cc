@@ -86,6 +86,7 @@ bool ParameterStore::sealed() const { return sealed_; }
 void ParameterStore::Initialise() {
   const uint64_t seed = state_->options.seed;
   Context& ctx = state_->ctx;
+  if (ctx.dry()) return;
   for (const ParamLayout& p : state_->layout.params()) {
     SegmentState& segment = state_->units[static_cast<size_t>(p.unit)]
                                 .segments[static_cast<size_t>(p.segment)];

@@ -116,6 +116,7 @@ void Reducer::ZeroUntouched(UnitId unit) {
     SegmentState& segment = state_.units[static_cast<size_t>(unit)].segments[s];
     if (!segment.trainable) continue;
     const Piece& local = Local(segment);
+    if (state_.ctx.dry()) continue;
     int64_t end = 0;
     for (ParamId id : layout.segments[s].params) {
       const Range range = state_.layout.param(id).range();

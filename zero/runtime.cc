@@ -20,6 +20,7 @@
 #include "terrace/core/machine_memory.h"
 #include "terrace/zero/agreement.h"
 #include "terrace/zero/config/json_source.h"
+#include "terrace/zero/dry_comm.h"
 #include "terrace/zero/launch_flags.h"
 #include "terrace/zero/process.h"
 #include "terrace/zero/resolve.h"
@@ -49,13 +50,20 @@ StoreOptions OptionsOf(const LaunchOptions& options,
   return store;
 }
 
+int ThreadsOf(const LaunchOptions& options) {
+  return options.threads > 0 ? options.threads : DefaultThreads(options.ranks);
+}
+
+// Dry without a ledger.
 ContextOptions ContextOf(const LaunchOptions& options, int threads,
                          std::shared_ptr<MemoryLedger> ledger) {
+  const bool dry = ledger == nullptr;
   return {
       .threads = threads,
       .device_budget_nbytes = options.config.device_memory_nbytes.value_or(0),
       .host_budget_nbytes = options.config.host_memory_nbytes.value_or(0),
       .seed = options.seed,
+      .dry = dry,
       .ledger = std::move(ledger)};
 }
 
@@ -169,6 +177,21 @@ Runtime::Runtime(const LaunchOptions& options, const Shared& shared,
   store_->SetGroups(ResolveGroups(options.config));
 }
 
+Runtime::Runtime(const LaunchOptions& options, int rank)
+    : options_(options),
+      context_(ContextOf(options, ThreadsOf(options), nullptr)),
+      comm_(MakeDryCommunicator(rank, options.ranks,
+                                context_.device_arena().shared_from_this())),
+      store_(std::make_unique<ParameterStore>(
+          context_, *comm_, OptionsOf(options, options.available_nbytes))) {
+  store_->SetGroups(ResolveGroups(options.config));
+}
+
+void DryRun(const LaunchOptions& options, int rank, const RankFunction& fn) {
+  Runtime runtime(options, rank);
+  fn(runtime);
+}
+
 // The communicator first: it ends what is still under way, and only then may
 // the buffers go that its thread or peers use.
 Runtime::~Runtime() { comm_.reset(); }
@@ -194,8 +217,7 @@ void EnsureWaitPolicy(char** argv) {
 int Launch(const LaunchOptions& options, const RankFunction& fn,
            FirstFailure* failure) {
   HoldStandardDescriptors();
-  const int threads =
-      options.threads > 0 ? options.threads : DefaultThreads(options.ranks);
+  const int threads = ThreadsOf(options);
   std::string why = LauncherRefusal(options.ranks);
   if (const int64_t most = MostThreads();
       why.empty() && threads > most / std::max(options.ranks, 1))

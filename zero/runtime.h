@@ -56,6 +56,9 @@ class Runtime {
   };
   Runtime(const LaunchOptions& options, const Shared& shared,
           const std::shared_ptr<ThreadGroup>& group, int rank);
+  // That of a dry run: no peers. The machine is not asked; available_nbytes
+  // counts where it is given.
+  Runtime(const LaunchOptions& options, int rank);
   ~Runtime();
 
   int rank() const { return comm_->rank(); }
@@ -96,6 +99,13 @@ std::string LaunchHelp();
 // the failure's code, in either case.
 int Launch(const LaunchOptions& options, const RankFunction& fn,
            FirstFailure* failure = nullptr);
+
+// Runs fn as one rank of such a launch without its peers, its computations and
+// its bytes, in the calling thread: the context is dry (core/context.h), and so
+// is the communicator (dry_comm.h). What fn does with the runtime then leaves
+// the gauges that a real rank has, but for what transfers in the background may
+// add to the total. Throws what fn throws.
+void DryRun(const LaunchOptions& options, int rank, const RankFunction& fn);
 
 // Starts this program again with the OpenMP wait policy that oversubscribed
 // ranks need, unless the environment already has one: libgomp reads it only

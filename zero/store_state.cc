@@ -14,8 +14,9 @@ namespace {
 
 Piece Allocate(Context& ctx, const Range& range, DType dtype, MemoryTag tag) {
   Piece piece{ctx.Empty({range.numel()}, dtype, tag), range};
-  std::memset(piece.values.raw(), 0,
-              static_cast<size_t>(piece.values.nbytes()));
+  if (!ctx.dry())
+    std::memset(piece.values.raw(), 0,
+                static_cast<size_t>(piece.values.nbytes()));
   return piece;
 }
 

@@ -27,11 +27,13 @@ inline int64_t Alternating(int64_t i, int64_t tiles) {
   return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2;
 }
 
-// Tiles of queries [begin, end) of all heads.
+// Tiles of queries [begin, end) of all heads. Here and below, in a dry context:
+// pieces [begin, end) that run at once.
 void Forward(const Context& ctx, const AttentionForwardArgs& args,
              const Problem& p, int64_t begin, int64_t end) {
   VisitFloat(args.q.dtype, "attention", [&]<class T>(Tag<T>) {
     using A = Accumulator<T>;
+    if (ctx.dry()) return cpu::TakeAtOnce<ForwardTile<A>>(end - begin, ctx, p);
     ForwardTile<A> tile(ctx, p);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i / p.query_tiles();
@@ -48,6 +50,8 @@ void Delta(const Context& ctx, const AttentionBackwardArgs& args,
   VisitFloat(args.q.dtype, "attention_backward", [&]<class T>(Tag<T>) {
     using A = Accumulator<T>;
     const int64_t width = PaddedRow(p.width);
+    if (ctx.dry())
+      return cpu::TakeAtOnce<Scratch<A>>(end - begin, ctx, 2 * width);
     Scratch<A> scratch(ctx, 2 * width);
     A *out = scratch.Take(width), *dout = scratch.Take(width);
     for (int64_t i = begin; i < end; ++i) {
@@ -72,6 +76,8 @@ void Backward(const Context& ctx, const AttentionBackwardArgs& args,
     const int64_t dq_rows = part == BackwardPart::kHeads      ? p.queries
                             : part == BackwardPart::kKeyTiles ? 0
                                                               : kQueryTile;
+    if (ctx.dry())
+      return cpu::TakeAtOnce<BackwardTiles<A>>(end - begin, ctx, p, dq_rows);
     BackwardTiles<A> scratch(ctx, p, dq_rows);
     for (int64_t i = begin; i < end; ++i) {
       BackwardHead<T> head(args, p, static_cast<const A*>(delta), i / tiles,
@@ -106,8 +112,11 @@ namespace {
 
 // One piece of n for each thread: scratch is made once, neighbours share a
 // head.
-int64_t GrainOf(const Context& ctx, int64_t n) {
-  return std::max<int64_t>(CeilDiv(n, ctx.pool().threads()), 1);
+void ForEachPiece(const Context& ctx, int64_t n,
+                  FunctionRef<void(int64_t, int64_t)> body) {
+  const int64_t grain = std::max<int64_t>(CeilDiv(n, ctx.pool().threads()), 1);
+  if (ctx.dry()) return body(0, ctx.pool().AtOnce(n, grain));
+  ctx.pool().ParallelFor(n, grain, body);
 }
 
 }  // namespace
@@ -115,24 +124,20 @@ int64_t GrainOf(const Context& ctx, int64_t n) {
 void AttentionForward(const Context& ctx, const AttentionForwardArgs& args) {
   const Problem p(args.q, args.k, args.scale, args.causal, args.dropout);
   const int64_t tiles = p.batch * p.heads * p.query_tiles();
-  ctx.pool().ParallelFor(tiles, GrainOf(ctx, tiles),
-                         [&](int64_t begin, int64_t end) {
-                           HWY_DYNAMIC_DISPATCH(Forward)
-                           (ctx, args, p, begin, end);
-                         });
+  ForEachPiece(ctx, tiles, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(Forward)(ctx, args, p, begin, end);
+  });
 }
 
 void AttentionBackward(const Context& ctx, const AttentionBackwardArgs& args) {
   const Problem p(args.q, args.k, args.scale, args.causal, args.dropout);
   const int64_t heads = p.batch * p.heads, rows = heads * p.queries;
   const Scratch<std::byte> delta(ctx, rows * SizeOf(args.lse.dtype));
-  ctx.pool().ParallelFor(rows, GrainOf(ctx, rows),
-                         [&](int64_t begin, int64_t end) {
-                           HWY_DYNAMIC_DISPATCH(Delta)
-                           (ctx, args, p, begin, end, delta.data());
-                         });
+  ForEachPiece(ctx, rows, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(Delta)(ctx, args, p, begin, end, delta.data());
+  });
   const auto run = [&](BackwardPart part, int64_t n) {
-    ctx.pool().ParallelFor(n, GrainOf(ctx, n), [&](int64_t begin, int64_t end) {
+    ForEachPiece(ctx, n, [&](int64_t begin, int64_t end) {
       HWY_DYNAMIC_DISPATCH(Backward)
       (ctx, args, p, delta.data(), part, begin, end);
     });

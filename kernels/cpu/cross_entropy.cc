@@ -68,27 +68,31 @@ void CrossEntropyForward(const Context& ctx, const ConstView& logits,
                          const MutView& weight, const MutView& lse) {
   const int64_t vocabulary = logits.shape.dim(-1);
   const int64_t rows = labels.numel();
-  CheckIndices("cross_entropy", "labels", labels, vocabulary, kIgnoreLabel);
+  if (!ctx.dry())
+    CheckIndices("cross_entropy", "labels", labels, vocabulary, kIgnoreLabel);
   const int64_t padded = HWY_DYNAMIC_DISPATCH(LossPadded)(vocabulary);
   const int32_t* label = labels.as<int32_t>();
   Scratch<double> losses(ctx, rows);
   VisitFloat(logits.dtype, "cross_entropy", [&]<class T>(Tag<T>) {
     using A = Accumulator<T>;
-    ctx.pool().ParallelFor(
-        rows, RowGrain(vocabulary), [&](int64_t begin, int64_t end) {
-          Scratch<A> row(ctx, padded);
-          for (int64_t r = begin; r < end; ++r) {
-            losses.data()[r] = 0;
-            const bool valid = label[r] != kIgnoreLabel;
-            if (!valid && !lse.defined()) continue;
-            const T* x = logits.as<T>() + r * vocabulary;
-            LoadRow(x, vocabulary, row.data(), padded,
-                    -std::numeric_limits<A>::infinity());
-            const A log_sum = LogSumExp(row.data(), padded);
-            if (lse.defined()) lse.as<A>()[r] = log_sum;
-            if (valid) losses.data()[r] = log_sum - static_cast<A>(x[label[r]]);
-          }
-        });
+    const int64_t grain = RowGrain(vocabulary);
+    if (ctx.dry())
+      return TakeAtOnce<Scratch<A>>(ctx.pool().AtOnce(rows, grain), ctx,
+                                    padded);
+    ctx.pool().ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
+      Scratch<A> row(ctx, padded);
+      for (int64_t r = begin; r < end; ++r) {
+        losses.data()[r] = 0;
+        const bool valid = label[r] != kIgnoreLabel;
+        if (!valid && !lse.defined()) continue;
+        const T* x = logits.as<T>() + r * vocabulary;
+        LoadRow(x, vocabulary, row.data(), padded,
+                -std::numeric_limits<A>::infinity());
+        const A log_sum = LogSumExp(row.data(), padded);
+        if (lse.defined()) lse.as<A>()[r] = log_sum;
+        if (valid) losses.data()[r] = log_sum - static_cast<A>(x[label[r]]);
+      }
+    });
     double sum = 0;
     int64_t count = 0;
     for (int64_t r = 0; r < rows; ++r) {
@@ -105,31 +109,35 @@ void CrossEntropyBackward(const Context& ctx, const ConstView& logits,
                           const ConstView& labels, const ConstView& lse,
                           const ConstView& dloss, const MutView& dlogits) {
   const int64_t vocabulary = logits.shape.dim(-1);
-  CheckIndices("cross_entropy_backward", "labels", labels, vocabulary,
-               kIgnoreLabel);
+  if (!ctx.dry())
+    CheckIndices("cross_entropy_backward", "labels", labels, vocabulary,
+                 kIgnoreLabel);
   const int64_t padded = HWY_DYNAMIC_DISPATCH(LossPadded)(vocabulary);
   const int32_t* label = labels.as<int32_t>();
   VisitFloat(logits.dtype, "cross_entropy_backward", [&]<class T>(Tag<T>) {
     using A = Accumulator<T>;
+    const int64_t rows = labels.numel(), grain = RowGrain(vocabulary);
+    if (ctx.dry())
+      return TakeAtOnce<Scratch<A>>(ctx.pool().AtOnce(rows, grain), ctx,
+                                    padded);
     const A scale = *dloss.as<A>();
-    ctx.pool().ParallelFor(
-        labels.numel(), RowGrain(vocabulary), [&](int64_t begin, int64_t end) {
-          Scratch<A> scratch(ctx, padded);
-          A* row = scratch.data();
-          for (int64_t r = begin; r < end; ++r) {
-            T* dx = dlogits.as<T>() + r * vocabulary;
-            if (label[r] == kIgnoreLabel) {
-              std::fill(dx, dx + vocabulary, static_cast<T>(A{0}));
-              continue;
-            }
-            LoadRow(logits.as<T>() + r * vocabulary, vocabulary, row, padded,
-                    -std::numeric_limits<A>::infinity());
-            ExpRow(row, padded, lse.as<A>()[r]);
-            row[label[r]] -= 1;
-            for (int64_t v = 0; v < vocabulary; ++v)
-              dx[v] = Cast<T>(row[v] * scale);
-          }
-        });
+    ctx.pool().ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
+      Scratch<A> scratch(ctx, padded);
+      A* row = scratch.data();
+      for (int64_t r = begin; r < end; ++r) {
+        T* dx = dlogits.as<T>() + r * vocabulary;
+        if (label[r] == kIgnoreLabel) {
+          std::fill(dx, dx + vocabulary, static_cast<T>(A{0}));
+          continue;
+        }
+        LoadRow(logits.as<T>() + r * vocabulary, vocabulary, row, padded,
+                -std::numeric_limits<A>::infinity());
+        ExpRow(row, padded, lse.as<A>()[r]);
+        row[label[r]] -= 1;
+        for (int64_t v = 0; v < vocabulary; ++v)
+          dx[v] = Cast<T>(row[v] * scale);
+      }
+    });
   });
 }
 

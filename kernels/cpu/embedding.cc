@@ -17,6 +17,7 @@ struct ByIdIndex {
       : scratch(ctx, vocabulary + 1 + ids.numel()),
         first(scratch.Take(vocabulary + 1)),
         order(scratch.Take(ids.numel())) {
+    if (ctx.dry()) return;
     const int32_t* id = ids.as<int32_t>();
     std::fill(first, first + vocabulary + 1, 0);
     for (int64_t i = 0; i < ids.numel(); ++i) ++first[id[i] + 1];
@@ -36,31 +37,31 @@ template <class T, class G>
 void Backward(const Context& ctx, const ByIdIndex& index, const ConstView& dy,
               const MutView& dtable, bool accumulate) {
   using A = CommonAccumulator<T, G>;
-  const int64_t width = dtable.shape.dim(1);
-  ctx.pool().ParallelFor(
-      dtable.shape.dim(0), RowGrain(width), [&](int64_t begin, int64_t end) {
-        Scratch<A> scratch(ctx, width);
-        A* sum = scratch.data();
-        for (int64_t v = begin; v < end; ++v) {
-          const int64_t from = index.first[v], to = index.first[v + 1];
-          G* out = dtable.as<G>() + v * width;
-          if (from == to) {
-            if (!accumulate) std::fill(out, out + width, static_cast<G>(A{0}));
-            continue;
-          }
-          LoadRow(dy.as<T>() + index.order[from] * width, width, sum, width,
-                  A{0});
-          for (int64_t at = from + 1; at < to; ++at) {
-            const T* row = dy.as<T>() + index.order[at] * width;
-            for (int64_t c = 0; c < width; ++c) sum[c] += Cast<A>(row[c]);
-          }
-          if (accumulate) {
-            for (int64_t c = 0; c < width; ++c)
-              sum[c] = Cast<A>(out[c]) + sum[c];
-          }
-          StoreRow(sum, width, out);
-        }
-      });
+  const int64_t rows = dtable.shape.dim(0), width = dtable.shape.dim(1);
+  const int64_t grain = RowGrain(width);
+  if (ctx.dry())
+    return TakeAtOnce<Scratch<A>>(ctx.pool().AtOnce(rows, grain), ctx, width);
+  ctx.pool().ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
+    Scratch<A> scratch(ctx, width);
+    A* sum = scratch.data();
+    for (int64_t v = begin; v < end; ++v) {
+      const int64_t from = index.first[v], to = index.first[v + 1];
+      G* out = dtable.as<G>() + v * width;
+      if (from == to) {
+        if (!accumulate) std::fill(out, out + width, static_cast<G>(A{0}));
+        continue;
+      }
+      LoadRow(dy.as<T>() + index.order[from] * width, width, sum, width, A{0});
+      for (int64_t at = from + 1; at < to; ++at) {
+        const T* row = dy.as<T>() + index.order[at] * width;
+        for (int64_t c = 0; c < width; ++c) sum[c] += Cast<A>(row[c]);
+      }
+      if (accumulate) {
+        for (int64_t c = 0; c < width; ++c) sum[c] = Cast<A>(out[c]) + sum[c];
+      }
+      StoreRow(sum, width, out);
+    }
+  });
 }
 
 }  // namespace
@@ -87,7 +88,8 @@ void EmbeddingForward(const Context& ctx, const ConstView& ids,
 void EmbeddingBackward(const Context& ctx, const ConstView& ids,
                        const ConstView& dy, const MutView& dtable,
                        bool accumulate) {
-  CheckIndices("embedding_backward", "ids", ids, dtable.shape.dim(0));
+  if (!ctx.dry())
+    CheckIndices("embedding_backward", "ids", ids, dtable.shape.dim(0));
   if (dtable.numel() == 0) return;
   const ByIdIndex index(ctx, ids, dtable.shape.dim(0));
   VisitFloat(dy.dtype, "embedding_backward", [&]<class T>(Tag<T>) {

@@ -256,7 +256,8 @@ class Widened {
       : data_(view.data) {
     if (!view.defined() || view.dtype == dtype) return;
     copy_ = ctx.Empty(view.shape, dtype, MemoryTag::kWorkspace);
-    RoundTo(view.data, view.dtype, view.numel(), copy_.raw(), dtype);
+    if (!ctx.dry())
+      RoundTo(view.data, view.dtype, view.numel(), copy_.raw(), dtype);
     data_ = copy_.raw();
   }
   const void* data() const { return data_; }
@@ -325,12 +326,13 @@ void LayerNormBackward(const Context& ctx, const LayerNormBackwardArgs& args) {
   const auto partials = [&](const MutView& wanted) {
     if (!wanted.defined()) return Tensor();
     Tensor sums = ctx.Empty({chunks, columns}, acc, MemoryTag::kWorkspace);
-    if (rows == 0)
+    if (rows == 0 && !ctx.dry())
       std::memset(sums.raw(), 0, static_cast<size_t>(sums.nbytes()));
     return sums;
   };
   const Tensor dgamma = partials(args.dgamma);
   const Tensor dbeta = partials(args.dbeta);
+  if (ctx.dry()) return;
   const auto chunk_of = [&](const Tensor& sums, int64_t chunk) -> void* {
     if (!sums.defined()) return nullptr;
     return static_cast<char*>(sums.raw()) + chunk * columns * SizeOf(acc);

@@ -41,6 +41,12 @@ double RowLoss(double max, double sum, double picked) {
   return (max - picked) + std::log(sum);
 }
 
+// Of a dry context: as if all rows counted.
+ValidRows AllRowsOf(const ConstView& labels) {
+  const auto n = static_cast<size_t>(labels.numel());
+  return {std::vector<int64_t>(n), std::vector<int32_t>(n)};
+}
+
 // What no row contributes to is zero.
 template <class A>
 void ZeroRest(const LinearCrossEntropyArgs& args, const ValidRows& valid) {
@@ -107,6 +113,13 @@ double RunTiles(const Context& ctx, const LinearCrossEntropyArgs& args,
   A* const sums = scratch.Take(chunk * tasks);
   if (h.dweight != nullptr) h.by_column = scratch.Take(chunk * h.columns);
   if (dhidden != nullptr) h.dhidden = scratch.Take(chunk * h.columns);
+  const int64_t wide_numel = std::is_same_v<A, T> ? 0 : kHeadBlock * h.width;
+  if (ctx.dry()) {
+    if (valid.count() > 0)
+      TakeAtOnce<Scratch<A>>(ctx.pool().AtOnce(h.vocabulary, words), ctx,
+                             wide_numel);
+    return 0;
+  }
 
   double loss = 0;
   for (int64_t first = 0; first < valid.count(); first += chunk) {
@@ -119,7 +132,7 @@ double RunTiles(const Context& ctx, const LinearCrossEntropyArgs& args,
     ctx.pool().ParallelFor(
         h.vocabulary, words, [&](int64_t begin, int64_t end) {
           const int64_t at = begin / words * h.padded;
-          Scratch<A> wide(ctx, std::is_same_v<A, T> ? 0 : kHeadBlock * h.width);
+          Scratch<A> wide(ctx, wide_numel);
           HeadLogits(h, begin, end, maxes + at, sums + at, wide.data());
         });
     HeadCombine(maxes, sums, tasks, h.padded, h.max, h.sum);
@@ -172,11 +185,12 @@ double RunProducts(const Context& ctx, const LinearCrossEntropyArgs& args,
     const int64_t padded = RoundUp(rows, kProductRows);
     const Tensor h = hidden.Slice(0, 0, padded);
     const Tensor l = logits.Slice(0, 0, padded);
+    const int64_t touched = ctx.dry() ? 0 : rows;  // rows that are computed
     BF16* const to = hidden.data<BF16>();
-    for (int64_t r = 0; r < rows; ++r)
+    for (int64_t r = 0; r < touched; ++r)
       std::copy_n(args.hidden.as<BF16>() + which[r] * width, width,
                   to + r * width);
-    std::fill(to + rows * width, to + padded * width, BF16());
+    if (touched > 0) std::fill(to + rows * width, to + padded * width, BF16());
     MatMul(ctx, {.a = h.view(),
                  .b = transposed(args.weight),
                  .bias = {},
@@ -194,7 +208,8 @@ double RunProducts(const Context& ctx, const LinearCrossEntropyArgs& args,
         if (gradients) HeadRowGradient(x, vocabulary, label[r], max, sum);
       }
     });
-    for (int64_t r = 0; r < rows; ++r) loss += losses[static_cast<size_t>(r)];
+    for (int64_t r = 0; r < touched; ++r)
+      loss += losses[static_cast<size_t>(r)];
     if (!gradients) continue;
     ConstView dlogits = l.view();
     dlogits.dtype = DType::kBF16;
@@ -210,7 +225,7 @@ double RunProducts(const Context& ctx, const LinearCrossEntropyArgs& args,
                  .b = args.weight,
                  .bias = {},
                  .c = dhidden.Slice(0, 0, padded).mut()});
-    for (int64_t r = 0; r < rows; ++r)
+    for (int64_t r = 0; r < touched; ++r)
       std::copy_n(dhidden.data<float>() + r * width, width,
                   args.dhidden.as<float>() + which[r] * width);
   }
@@ -238,16 +253,19 @@ int64_t ChunkOf(bool products, int64_t rows, int64_t vocabulary,
 void Run(const Context& ctx, const LinearCrossEntropyArgs& args,
          bool products) {
   const int64_t vocabulary = args.weight.shape.dim(0);
-  CheckIndices("linear_cross_entropy", "labels", args.labels, vocabulary,
-               kIgnoreLabel);
-  const ValidRows valid = ValidRowsOf(args.labels);
+  if (!ctx.dry())
+    CheckIndices("linear_cross_entropy", "labels", args.labels, vocabulary,
+                 kIgnoreLabel);
+  const ValidRows valid =
+      ctx.dry() ? AllRowsOf(args.labels) : ValidRowsOf(args.labels);
   const int64_t chunk = ChunkOf(products, args.labels.numel(), vocabulary,
                                 args.weight.shape.dim(1));
   VisitFloat(args.hidden.dtype, "linear_cross_entropy", [&]<class T>(Tag<T>) {
     using A = Accumulator<T>;
-    ZeroRest<A>(args, valid);
+    if (!ctx.dry()) ZeroRest<A>(args, valid);
     const double loss = products ? RunProducts(ctx, args, valid, chunk)
                                  : RunTiles<A, T>(ctx, args, valid, chunk);
+    if (ctx.dry()) return;
     *args.loss_sum.as<A>() = static_cast<A>(loss);
     *args.loss_weight.as<A>() = static_cast<A>(valid.count());
   });

@@ -161,7 +161,8 @@ void RunWidened(const Context& ctx, const Gemm& g, bool onednn) {
   if (g.bias != nullptr && g.bias_dtype != wide.dtype) {
     bias = ctx.Empty({g.n}, wide.dtype, MemoryTag::kWorkspace);
     VisitFloat(g.bias_dtype, "matmul", [&]<class T>(Tag<T>) {
-      StoreRow(static_cast<const T*>(g.bias), g.n, bias.data<A>());
+      if (!ctx.dry())
+        StoreRow(static_cast<const T*>(g.bias), g.n, bias.data<A>());
     });
     wide.bias = bias.raw();
     wide.bias_dtype = wide.dtype;

@@ -148,6 +148,7 @@ bool OnednnGemm(const Context& ctx, const Gemm& g) {
   const Tensor scratch =
       ctx.Empty({static_cast<int64_t>(desc.scratchpad_desc().get_size())},
                 DType::kU8, MemoryTag::kWorkspace);
+  if (ctx.dry()) return true;
   try {
     const auto memory = [](const dnnl::memory::desc& d, const void* data) {
       return dnnl::memory(d, Engine(), const_cast<void*>(data));

@@ -185,6 +185,7 @@ void SumRows(const Context& ctx, const ConstView& x, const Matrix& m,
     using Acc = Accumulator<T>;
     const Tensor partial =
         ctx.Empty({chunks, columns}, kDTypeOf<Acc>, MemoryTag::kWorkspace);
+    if (ctx.dry()) return;
     Acc* const sums = partial.data<Acc>();
     const int64_t step = m.column.inner(0);
     ctx.pool().ParallelFor(chunks * pieces, 1, [&](int64_t from, int64_t to) {
@@ -274,6 +275,7 @@ void SumTo(const Context& ctx, const ConstView& x, const MutView& out,
   const Matrix m = Split(x, out.shape);
   if (m.results.numel() >= kFew && m.column.numel() > 0 && IsDenseRows(m))
     return SumRows(ctx, x, m, out, accumulate);
+  if (ctx.dry()) return;
   VisitFloat(x.dtype, "sum_to", [&]<class T>(Tag<T>) {
     if (m.results.numel() < kFew) {
       SumFew<T>(ctx, x, m, out, accumulate);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 
 #include "terrace/core/context.h"
@@ -53,5 +54,14 @@ class Scratch {
   A* data_;
   int64_t used_ = 0;
 };
+
+// In a dry context, what `n` chunks of a loop that run at once
+// (ComputePool::AtOnce) take for themselves: a T made of `args` each, all there
+// at the same time.
+template <class T, class... Args>
+void TakeAtOnce(int64_t n, const Args&... args) {
+  std::list<T> taken;  // stays where it is
+  for (int64_t i = 0; i < n; ++i) taken.emplace_back(args...);
+}
 
 }  // namespace terrace::kernels::cpu

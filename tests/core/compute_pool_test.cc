@@ -45,6 +45,21 @@ TEST(ComputePoolTest, ChunksDependOnSizeAndGrainAlone) {
   }
 }
 
+TEST(ComputePoolTest, AsManyChunksRunAtOnceAsThereAreThreadsOrChunks) {
+  const ComputePool pool(3);
+  EXPECT_EQ(pool.AtOnce(0, 8), 0);
+  EXPECT_EQ(pool.AtOnce(8, 8), 1);
+  EXPECT_EQ(pool.AtOnce(9, 8), 2);
+  EXPECT_EQ(pool.AtOnce(1000, 8), 3);
+}
+
+TEST(ComputePoolTest, ADryPoolSkipsItsLoops) {
+  ComputePool pool(3, /*dry=*/true);
+  EXPECT_EQ(pool.threads(), 3);
+  EXPECT_EQ(pool.AtOnce(1000, 8), 3);
+  pool.ParallelFor(100, 8, [](int64_t, int64_t) { FAIL() << "a chunk ran"; });
+}
+
 TEST(ComputePoolTest, RethrowsTheErrorOfTheFirstChunk) {
   for (const int threads : {1, 2, 3}) {
     ComputePool pool(threads);

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "terrace/tests/support/resident.h"
 #include "terrace/tests/support/tensors.h"
 
 namespace terrace {
@@ -54,6 +57,62 @@ TEST(ContextTest, RefusesADeviceThatTheBuildHasNot) {
                 const Context ctx({.device = {DeviceKind::kCuda, 1}});
               }),
               HasSubstr("[context] device must be cpu in this build"));
+}
+
+// Blocks of every kind, in passes, one of which deviates.
+MemoryReport Walk(const Context& ctx, PassStats* stats) {
+  Arena& arena = ctx.device_arena();
+  const Tensor weights =
+      ctx.Empty({3 << 20}, DType::kF32, MemoryTag::kParameter);
+  for (int step = 0; step < 5; ++step) {
+    arena.BeginPass(0);
+    std::vector<Tensor> kept;
+    for (int64_t layer = 0; layer < (step == 3 ? 9 : 7); ++layer) {
+      kept.push_back(ctx.Empty({1 << 18, 3}, DType::kF32));
+      (void)ctx.Empty({1000000 + layer}, DType::kU8, MemoryTag::kWorkspace);
+      kept.push_back(ctx.Empty({17}, DType::kF32));
+    }
+    (void)ctx.Empty({2 << 20}, DType::kF32, MemoryTag::kGradient);
+  }
+  *stats = arena.pass_stats();
+  return arena.Report();
+}
+
+TEST(ContextTest, ADryOneCountsTheSameAndTouchesNothing) {
+  for (const int64_t budget : {0, 64 << 20}) {
+    const Context real({.device_budget_nbytes = budget});
+    const Context dry({.device_budget_nbytes = budget, .dry = true});
+    EXPECT_FALSE(real.dry());
+    EXPECT_TRUE(dry.dry());
+    PassStats real_stats, dry_stats;
+    const MemoryReport want = Walk(real, &real_stats);
+    const MemoryReport got = Walk(dry, &dry_stats);
+    for (size_t tag = 0; tag < want.tags.size(); ++tag) {
+      EXPECT_EQ(got.tags[tag].peak, want.tags[tag].peak) << tag;
+      EXPECT_EQ(got.tags[tag].now, want.tags[tag].now) << tag;
+    }
+    EXPECT_EQ(got.total.peak, want.total.peak);
+    EXPECT_EQ(dry_stats.region_nbytes, real_stats.region_nbytes);
+    EXPECT_EQ(dry_stats.planned, real_stats.planned);
+    EXPECT_EQ(dry_stats.fitted, real_stats.fitted);
+    EXPECT_EQ(dry_stats.outside, real_stats.outside);
+  }
+}
+
+// More than this machine has, in as many tensors as it takes.
+TEST(ContextTest, ADryOneDoesNotAskTheMachine) {
+  const Context ctx({.dry = true});
+  const int64_t before = support::ResidentNbytes();
+  std::vector<Tensor> held;
+  for (int i = 0; i < 16; ++i) {
+    held.push_back(ctx.Empty({int64_t{1} << 36}, DType::kU8));
+    EXPECT_NE(held.back().raw(), nullptr);
+  }
+  const Tensor small = ctx.Empty({1 << 22}, DType::kU8);
+  EXPECT_EQ(support::ResidentNbytes(*small.buffer()), 0);
+  EXPECT_EQ(ctx.device_arena().Report().total.now,
+            (int64_t{1} << 40) + (1 << 22));
+  EXPECT_LT(support::ResidentNbytes() - before, int64_t{4} << 20);
 }
 
 }  // namespace

@@ -44,7 +44,10 @@ TEST(ArenaTest, PeakIsThatOfTheSumNotTheSumOfThePeaks) {
   EXPECT_EQ(report[MemoryTag::kGradient].peak, 64000);
   EXPECT_EQ(report[MemoryTag::kActivation].peak, 63000);
   EXPECT_LT(report.total.peak, 64000 + 63000);
+  EXPECT_EQ(report.live.peak, 64000);
+  EXPECT_EQ(report.live.now, 0);
   arena->ResetPeaks();
+  EXPECT_EQ(arena->Report().live.peak, 0);
   EXPECT_EQ(arena->Report()[MemoryTag::kGradient].peak, 0);
   EXPECT_EQ(arena->Report().total.peak, arena->Report().total.now);
 }
