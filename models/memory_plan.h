@@ -45,4 +45,12 @@ using ModelMaker = std::function<std::unique_ptr<Model>(const nn::Scope&)>;
 MemoryPlan PlanMemory(const zero::LaunchOptions& launch, const ModelMaker& make,
                       int64_t sequence_length, int rank = 0);
 
+// Plans all ranks of the launch, which share this machine, and throws
+// kOutOfMemory where a budget of the configuration or what the machine can give
+// (launch.available_nbytes; absent: as it says) does not hold them: with the
+// least that would do, the largest tags and what would help. Where the states
+// alone are too much, as Seal does.
+void RequireMemory(const zero::LaunchOptions& launch, const ModelMaker& make,
+                   int64_t sequence_length);
+
 }  // namespace terrace::models

@@ -16,6 +16,7 @@
 #include "terrace/core/machine_memory.h"
 #include "terrace/core/memory.h"
 #include "terrace/models/generate.h"
+#include "terrace/models/memory_plan.h"
 #include "terrace/models/registry.h"
 #include "terrace/models/resume_notices.h"
 #include "terrace/models/saved_model.h"
@@ -198,6 +199,10 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
                   "context of ",
                   model_.context_length, ", got ", sequence_length);
   CheckBatch(sequence_length);
+  RequireMemory(
+      launch_,
+      [&](const nn::Scope& scope) { return MakeModel(scope, file_.model); },
+      sequence_length);
   TakeOutput();
   data_ = LoadTextData({.train = file_.data.train,
                         .validation = file_.data.validation,

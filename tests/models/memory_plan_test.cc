@@ -9,6 +9,7 @@
 #include "terrace/models/trainer.h"
 #include "terrace/tests/models/trainer_support.h"
 #include "terrace/tests/support/resident.h"
+#include "terrace/tests/support/tensors.h"
 
 namespace terrace::models {
 namespace {
@@ -146,6 +147,56 @@ TEST(MemoryPlanTest, ThreadsTakeAtMostThePlannedWorkspace) {
     EXPECT_LE(plan[MemoryTag::kWorkspace].peak,
               3 * real[MemoryTag::kWorkspace].peak);
   }
+}
+
+// The least budget trains on one rank, and one byte less is refused.
+TEST(MemoryPlanTest, RequiresWhatTrainingNeedsAndNotAByteMore) {
+  for (const int stage : {0, 3}) {
+    for (const bool recompute : {false, true}) {
+      const Setting setting{.stage = stage, .recompute = recompute};
+      SCOPED_TRACE(setting.ToString());
+      zero::LaunchOptions launch = setting.Launch(kRows);
+      const int64_t least =
+          PlanMemory(launch, Gpt(Small()), kTokens).device.live.peak;
+      launch.config.device_memory_nbytes = least;
+      RequireMemory(launch, Gpt(Small()), kTokens);
+      EXPECT_EQ(Real(launch).live.peak, least);
+      launch.config.device_memory_nbytes = least - 1;
+      EXPECT_EQ(support::ErrorOf(
+                    [&] { RequireMemory(launch, Gpt(Small()), kTokens); })
+                    .find(StrCat("out of memory: [train] the device budget of ",
+                                 least - 1,
+                                 " bytes does not hold the training: at least ",
+                                 least, " bytes are needed (of a rank: ")),
+                0u);
+    }
+  }
+}
+
+TEST(MemoryPlanTest, RequiresOfTheMachineWhatAllRanksNeed) {
+  const Setting setting{.ranks = 2, .stage = 1};
+  zero::LaunchOptions launch = setting.Launch(16);
+  const MemoryPlan plan = PlanMemory(launch, Gpt(Small()), kTokens);
+  launch.available_nbytes = 2 * plan.device.live.peak;
+  RequireMemory(launch, Gpt(Small()), kTokens);
+  launch.available_nbytes = *launch.available_nbytes - 1;
+  const std::string error =
+      support::ErrorOf([&] { RequireMemory(launch, Gpt(Small()), kTokens); });
+  EXPECT_NE(error.find("are needed by 2 ranks (of a rank: activation "),
+            std::string::npos)
+      << error;
+  EXPECT_NE(error.find("what would help: a smaller "
+                       "train_micro_batch_size_per_gpu, "
+                       "terrace.activation_checkpointing_policy block, "
+                       "shorter sequences"),
+            std::string::npos)
+      << error;
+  // The states alone: as Seal says it.
+  launch.available_nbytes = 1000;
+  EXPECT_NE(support::ErrorOf([&] {
+              RequireMemory(launch, Gpt(Small()), kTokens);
+            }).find("besides activations"),
+            std::string::npos);
 }
 
 // 355 M parameters with gradients and moments, 16 bytes each, and activations:

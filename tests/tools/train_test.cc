@@ -288,6 +288,11 @@ TEST(BadInputTest, TrainNamesTheFault) {
       {"no checkpoint", {"--resume", folder + "/none"}, 3, "does not exist"},
       {"budget", {"--device-memory", "64KiB"}, 4, "at least"},
       {"budget names a unit", {"--device-memory", "64KiB"}, 4, "unit is 'h.0'"},
+      {"budget of activations",
+       {"--device-memory", "4MiB", "--set",
+        "deepspeed.train_micro_batch_size_per_gpu=512"},
+       4,
+       "help: a smaller train_micro_batch_size_per_gpu"},
   };
   for (const BadInput& bad : cases) {
     SCOPED_TRACE(bad.name);
