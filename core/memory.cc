@@ -235,6 +235,13 @@ std::byte* Arena::TakePages(int64_t block, MemoryTag tag) {
   return OnHeap(heap_, take);
 }
 
+void Arena::Expect(int64_t nbytes, int64_t blocks) {
+  if (!kReuse || nbytes <= 0) return;
+  const std::lock_guard lock(mutex_);
+  heap_.Expect(RoundUp(nbytes + blocks * PageNbytes(), PageNbytes()));
+  if (!dry()) ledger_->Add(-std::exchange(reserved_, 0));
+}
+
 std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
   TERRACE_CHECK(nbytes >= 0, "[memory] bytes must not be negative, got ",
                 nbytes);

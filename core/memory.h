@@ -129,6 +129,10 @@ class Arena : public std::enable_shared_from_this<Arena> {
       std::shared_ptr<MemoryLedger> ledger = nullptr, bool dry = false);
   ~Arena();
 
+  // What is allocated next, in `blocks` blocks, comes to `nbytes` and stays: it
+  // is laid out without gaps, as far as the machine has so much in one piece.
+  // Takes nothing yet.
+  void Expect(int64_t nbytes, int64_t blocks);
   // Throws kOutOfMemory, with the table of what lives where and the least
   // budget that would do, when the budget or the machine has no more.
   std::shared_ptr<Buffer> Allocate(int64_t nbytes, MemoryTag tag);

@@ -71,6 +71,11 @@ bool PageHeap::Grow(int64_t nbytes) {
   return true;
 }
 
+void PageHeap::Expect(int64_t nbytes) {
+  if (!fixed_ && by_size_.lower_bound({nbytes, nullptr}) == by_size_.end())
+    Grow(nbytes);
+}
+
 std::byte* PageHeap::Take(int64_t nbytes) {
   TERRACE_CHECK(nbytes > 0 && nbytes % PageNbytes() == 0,
                 "[page_heap] a block must be whole pages, got ", nbytes);

@@ -36,6 +36,9 @@ class PageHeap {
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
+  // What is taken next comes to `nbytes`, whole pages: one mapping for it all,
+  // where more is granted and mapped.
+  void Expect(int64_t nbytes);
   // `nbytes` > 0, a multiple of PageNbytes(). Null when there is no room and no
   // more is granted or mapped.
   std::byte* Take(int64_t nbytes);

@@ -96,6 +96,13 @@ void CheckBudget(const StoreState& state) {
 void AllocateStates(StoreState& state) {
   const int shards = state.mesh.shard;
   const int rank = state.comm.rank();
+  const StateBytes bytes = BytesAtRest(state.layout, state.options, shards);
+  // Weight, gradient, master and moments of each segment, and the slots.
+  constexpr int64_t kMostHomes = 5;
+  int64_t blocks = 0;
+  for (const UnitLayout& layout : state.layout.units())
+    blocks += kMostHomes * std::ssize(layout.segments) + 1;
+  state.ctx.device_arena().Expect(bytes.states() + bytes.gathered, blocks);
   for (const UnitLayout& layout : state.layout.units()) {
     UnitState& unit = state.units.emplace_back();
     unit.numel = layout.numel();

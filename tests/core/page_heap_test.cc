@@ -47,6 +47,33 @@ TEST(PageHeapTest, AFixedHeapGivesItsBytesAndNoMore) {
   EXPECT_EQ(heap.TakeAt(0, huge), all);
 }
 
+// The last block of a mapping would drag its huge page's rest along: expected
+// blocks lie in one mapping of just their bytes, and take no further one.
+TEST(PageHeapTest, WhatIsExpectedLiesInOneMappingWithoutGaps) {
+  const int64_t page = PageNbytes();
+  const int64_t large = int64_t{40} << 20;
+  PageHeap heap;
+  heap.Expect(3 * large + page);
+  EXPECT_EQ(heap.mapped(), 3 * large + page);
+  EXPECT_EQ(heap.taken(), 0);
+  std::byte* const a = heap.Take(large);
+  std::byte* const b = heap.Take(2 * large);
+  EXPECT_EQ(b, a + large);
+  EXPECT_EQ(heap.Take(page), b + 2 * large);
+  EXPECT_EQ(heap.mapped(), 3 * large + page);
+  EXPECT_NE(heap.Take(large), nullptr) << "more than was expected";
+  EXPECT_EQ(heap.mapped(), 4 * large + page) << "to the page";
+}
+
+TEST(PageHeapTest, WhatIsExpectedButNotGrantedIsTakenPieceByPiece) {
+  const int64_t least = int64_t{32} << 20;
+  PageHeap heap([&](int64_t nbytes) { return nbytes <= least; });
+  heap.Expect(4 * least);
+  EXPECT_EQ(heap.mapped(), 0);
+  EXPECT_NE(heap.Take(least), nullptr);
+  EXPECT_EQ(heap.mapped(), least);
+}
+
 TEST(PageHeapTest, APlaceIsGivenOnceAndOnlyWhole) {
   const int64_t page = PageNbytes();
   PageHeap heap(8 * page);
