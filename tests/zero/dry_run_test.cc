@@ -87,9 +87,10 @@ void Compare(const BaselineOptions& options, int rank) {
   EXPECT_LE(real.device.live.peak, dry.device.live.peak + staging);
   EXPECT_GE(real.device.live.peak, dry.device.live.peak - staging);
   EXPECT_EQ(dry.device.live.now, real.device.live.now);
+  // How many blocks came from where may differ: workers take their scratch one
+  // by one, a dry run all of it at once.
   EXPECT_EQ(dry.passes.region_nbytes, real.passes.region_nbytes);
   EXPECT_EQ(dry.passes.bound_nbytes, real.passes.bound_nbytes);
-  EXPECT_EQ(dry.passes.outside, real.passes.outside);
   EXPECT_EQ(dry.stats.gathers, real.stats.gathers);
   EXPECT_EQ(dry.stats.prefetched, real.stats.prefetched);
   EXPECT_EQ(dry.stats.reductions, real.stats.reductions);
