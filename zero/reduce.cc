@@ -142,11 +142,14 @@ void Reducer::Reduce(UnitId unit) {
   Pending pending;
   pending.unit = unit;
   pending.last = LastOfWindow();
+  bool moves = false;
   for (SegmentState& segment : u.segments) {
     if (!segment.trainable) continue;
     const Piece& local = Local(segment);
     const DType grad = local.values.dtype();
     std::byte* own = segment.grad.At(segment.own.begin);
+    moves = moves || local.At(0) != own ||
+            segment.own.numel() < segment.padded_numel;
     segments.push_back({local.At(0), own, segment.slice_numel, grad,
                         ByMicroStep() && progress.reduced});
     // Every rank updates everything: it needs the finished sum of all slices.
@@ -158,8 +161,7 @@ void Reducer::Reduce(UnitId unit) {
   progress.reduced = true;
   ++reductions_;
   const std::string& name = state_.layout.unit(unit).name;
-  if (pending.last && !ByMicroStep() && state_.comm.size() == 1)
-    MeasureNorm(unit);
+  if (pending.last && !moves) MeasureNorm(unit);
   // Kept before anything is issued: the buffers belong to the transfer.
   Pending& kept = pending_.emplace_back(std::move(pending));
   kept.done = state_.comm.ReduceScatterOrdered(

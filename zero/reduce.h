@@ -11,7 +11,8 @@
 // Reductions run beside the rest of backward; a transient buffer belongs to its
 // transfer until that is done. A slice's norm and finite check (decisions A6,
 // E7) are taken when its last reduction of the window is seen to be done, at
-// once where there is nothing to move: what backward just wrote is still near.
+// once where there is nothing to move: beside what is still under way, and the
+// boundary has only numbers to exchange.
 #pragma once
 
 #include <span>
