@@ -260,10 +260,10 @@ double MeasureReadBandwidth(const Context& ctx) {
   return static_cast<double>(kSize) / best_s;
 }
 
-double MeasurePageFaults(const Context& ctx, int64_t nbytes) {
+double MeasurePageFaults(const Context& ctx, int64_t nbytes, bool huge) {
   constexpr int64_t kPage = 4096;
   const int64_t size = std::max<int64_t>(nbytes / kChunk, 1) * kChunk;
-  const Pages pages(size, /*huge=*/false);
+  const Pages pages(size, huge);
   const double begin = NowSeconds();
   ctx.pool().ParallelFor(size, kChunk, [&](int64_t first, int64_t last) {
     for (int64_t at = first; at < last; at += kPage) pages.data()[at] = 1;

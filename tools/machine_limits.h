@@ -54,7 +54,7 @@ double MeasureRmwBandwidth(const Context& ctx);
 double MeasureReadBandwidth(const Context& ctx);
 
 // Seconds that all threads take to touch `nbytes` of fresh memory for the first
-// time, with the pages that an allocation gets by itself.
-double MeasurePageFaults(const Context& ctx, int64_t nbytes);
+// time, with the pages that an allocation gets by itself or huge ones.
+double MeasurePageFaults(const Context& ctx, int64_t nbytes, bool huge = false);
 
 }  // namespace terrace::tools
