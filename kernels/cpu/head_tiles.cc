@@ -165,48 +165,49 @@ void WeightGradientOf(const HeadChunk<A, T>& h, int64_t begin, int64_t end) {
   }
 }
 
-// Loop 3 for panels [begin, end) of columns: dh.
+// Loop 3 for panels [begin, end) of columns: dh, transposed. A column of W is
+// broadcast along the rows' lanes: so each of its lines comes from the second
+// cache once for two tiles, not once for each tile of rows.
 template <class A, class T>
 void HiddenGradientOf(const HeadChunk<A, T>& h, int64_t begin, int64_t end) {
-  constexpr int kVectors = kManyRegisters ? 4 : 2;
+  constexpr int kRows = kManyRegisters ? 8 : 4;
   const PanelTag<A> d;
+  const int64_t lanes = PanelLanes<A>();
   HWY_ALIGN A panel[kHeadBlock * kHeadColumns];
   for (int64_t v = 0; v < h.vocabulary; v += kHeadBlock) {
     const int64_t words = std::min(kHeadBlock, h.vocabulary - v);
-    for (int64_t c = begin * kHeadColumns; c < end * kHeadColumns;
-         c += kHeadColumns) {
+    for (int64_t c = begin * kHeadColumns;
+         c < std::min(end * kHeadColumns, h.width); c += kHeadColumns) {
+      const int64_t columns = std::min(kHeadColumns, h.width - c);
+      const T* from = h.weight + v * h.width + c;
       PanelOperands<A> p;
       p.k = words;
-      p.a = h.logits + v * h.padded;
       p.a_row = 1;
-      p.a_step = h.padded;
-      const T* from = h.weight + v * h.width + c;
-      bool direct = false;
+      p.mode = v == 0 ? PanelMode::kSet : PanelMode::kAdd;
+      p.b_row = h.padded;
+      p.c_row = h.padded;
       if constexpr (std::is_same_v<A, T>) {
-        direct = c + kHeadColumns <= h.width;
-        p.b = from;
-        p.b_row = h.width;
+        p.a = from;
+        p.a_step = h.width;
         if (v + 2 * kHeadBlock <= h.vocabulary)
-          p.ahead_b = kHeadBlock * h.width;
-      }
-      if (!direct) {
-        const int64_t left = std::min(kHeadColumns, h.width - c);
+          p.ahead_a = kHeadBlock * h.width;
+      } else {
         for (int64_t i = 0; i < words; ++i) {
           A* to = panel + i * kHeadColumns;
           int64_t j = 0;
-          for (; j + PanelLanes<A>() <= left; j += PanelLanes<A>())
+          for (; j + lanes <= columns; j += lanes)
             hn::StoreU(LoadAs(d, from + i * h.width + j), d, to + j);
-          for (; j < left; ++j) to[j] = cpu::Cast<A>(from[i * h.width + j]);
-          std::fill(to + left, to + kHeadColumns, A{0});
+          for (; j < columns; ++j) to[j] = cpu::Cast<A>(from[i * h.width + j]);
         }
-        p.b = panel;
-        p.b_row = kHeadColumns;
-        p.ahead_b = 0;
+        p.a = panel;
+        p.a_step = kHeadColumns;
       }
-      p.c = h.dhidden + c;
-      p.c_row = h.columns;
-      p.mode = v == 0 ? PanelMode::kSet : PanelMode::kAdd;
-      PanelProduct<6, kVectors>(p, h.rows, kHeadColumns);
+      for (int64_t r = 0; r < h.rows; r += kHeadRows, p.ahead_a = 0) {
+        p.b = h.logits + v * h.padded + r;
+        p.c = h.dhidden + c * h.padded + r;
+        PanelProduct<kRows, 3>(p, columns,
+                               std::min(kHeadRows, RoundUp(h.rows - r, lanes)));
+      }
     }
   }
 }

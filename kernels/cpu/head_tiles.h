@@ -6,10 +6,10 @@
 //   3. panels of h's columns: dh, over the vocabulary in order
 //
 // Logits lie as [V, rows]: a row is a lane, so the softmax needs no sum over
-// lanes and no padding of V; W is read as it is, by broadcasts in (1) and by
-// vectors in (3), and dW is written in place. Each loop is bound by the
-// multiply-adds of its product; W and dW are fetched a block ahead. Elements of
-// dW are one chain over all rows, those of dh are sums of one chain a block.
+// lanes and no padding of V; W is read as it is, by broadcasts, and dW is
+// written in place. Each loop is bound by the multiply-adds of its product; W
+// and dW are fetched a block ahead. Elements of dW are one chain over all rows,
+// those of dh are sums of one chain a block.
 //
 // Where a library multiplies bf16 faster, logits lie as rows and only the
 // softmax is ours: HeadRowStatistics and HeadRowGradient.
@@ -40,7 +40,7 @@ struct HeadChunk {
   A* logits = nullptr;     // [V, padded]
   A* max = nullptr;        // [padded]
   A* sum = nullptr;        // [padded]
-  A* dhidden = nullptr;    // [padded, columns]
+  A* dhidden = nullptr;    // [C, padded]
   A* dweight = nullptr;    // [V, C], or null
   bool first = true;       // dweight is to be overwritten
 };

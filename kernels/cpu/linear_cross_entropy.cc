@@ -99,12 +99,11 @@ double RunTiles(const Context& ctx, const LinearCrossEntropyArgs& args,
   // Words that a task takes: of the shape alone, as statistics are combined
   // task by task.
   const int64_t words =
-      std::clamp<int64_t>(h.vocabulary / kHeadBlock / 64, 1, 8) * kHeadBlock;
+      std::clamp<int64_t>(h.vocabulary / kHeadBlock / 64, 1, 2) * kHeadBlock;
   const int64_t tasks = CeilDiv(h.vocabulary, words);
-  const int64_t forms =
-      (h.dweight != nullptr ? 1 : 0) + (dhidden != nullptr ? 1 : 0);
   Scratch<A> scratch(ctx, chunk * (h.vocabulary + h.width + 2 + 2 * tasks +
-                                   forms * h.columns));
+                                   (h.dweight != nullptr ? h.columns : 0) +
+                                   (dhidden != nullptr ? h.width : 0)));
   h.logits = scratch.Take(chunk * h.vocabulary);
   h.by_row = scratch.Take(chunk * h.width);
   h.max = scratch.Take(chunk);
@@ -112,7 +111,7 @@ double RunTiles(const Context& ctx, const LinearCrossEntropyArgs& args,
   A* const maxes = scratch.Take(chunk * tasks);
   A* const sums = scratch.Take(chunk * tasks);
   if (h.dweight != nullptr) h.by_column = scratch.Take(chunk * h.columns);
-  if (dhidden != nullptr) h.dhidden = scratch.Take(chunk * h.columns);
+  if (dhidden != nullptr) h.dhidden = scratch.Take(chunk * h.width);
   const int64_t wide_numel = std::is_same_v<A, T> ? 0 : kHeadBlock * h.width;
   if (ctx.dry()) {
     if (valid.count() > 0)
@@ -138,7 +137,7 @@ double RunTiles(const Context& ctx, const LinearCrossEntropyArgs& args,
     HeadCombine(maxes, sums, tasks, h.padded, h.max, h.sum);
     for (int64_t r = 0; r < h.rows; ++r)
       loss += RowLoss(h.max[r], h.sum[r], h.logits[h.labels[r] * h.padded + r]);
-    if (forms == 0) continue;
+    if (h.dweight == nullptr && dhidden == nullptr) continue;
     ctx.pool().ParallelFor(
         h.vocabulary, words,
         [&](int64_t begin, int64_t end) { HeadWeightGradient(h, begin, end); });
@@ -147,10 +146,14 @@ double RunTiles(const Context& ctx, const LinearCrossEntropyArgs& args,
     // One share a thread, so that each reads long rows of W.
     ctx.pool().ParallelFor(
         panels, CeilDiv(panels, ctx.pool().threads()),
-        [&](int64_t begin, int64_t end) { HeadHiddenGradient(h, begin, end); });
-    for (int64_t r = 0; r < h.rows; ++r)
-      std::copy_n(h.dhidden + r * h.columns, h.width,
-                  dhidden + rows[r] * h.width);
+        [&](int64_t begin, int64_t end) {
+          HeadHiddenGradient(h, begin, end);
+          for (int64_t r = 0; r < h.rows; ++r) {
+            for (int64_t c = begin * kHeadColumns;
+                 c < std::min(end * kHeadColumns, h.width); ++c)
+              dhidden[rows[r] * h.width + c] = h.dhidden[c * h.padded + r];
+          }
+        });
   }
   return loss;
 }
@@ -238,10 +241,11 @@ bool UsesProducts(const Context& ctx, DType dtype) {
 
 int64_t ChunkOf(bool products, int64_t rows, int64_t vocabulary,
                 int64_t width) {
-  // A sixteenth of the logits has room for so many rows with their packed h.
-  const double share = static_cast<double>(rows) / 16 *
-                       static_cast<double>(vocabulary) /
-                       static_cast<double>(vocabulary + 3 * width);
+  // A sixteenth of the logits has room for so many rows with their packed h and
+  // the tasks' statistics.
+  const double share =
+      static_cast<double>(rows) / 16 * static_cast<double>(vocabulary) /
+      static_cast<double>(vocabulary + vocabulary / kHeadBlock + 3 * width);
   const auto fit = [&](int64_t grain, int64_t least, int64_t most) {
     return std::clamp(static_cast<int64_t>(share) / grain * grain, least, most);
   };

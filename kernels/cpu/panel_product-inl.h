@@ -55,7 +55,8 @@ struct PanelOperands {
   int64_t c_row = 0;
   PanelMode mode = PanelMode::kSet;
   // Where the caller reads next, fetched along the way: as far after a, b or c
-  // as these say, in elements; 0: nothing.
+  // as these say, in elements; 0: nothing. Of a in lines of whichever of its
+  // strides is 1.
   int64_t ahead_a = 0, ahead_b = 0, ahead_c = 0;
 };
 
@@ -84,7 +85,7 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
   }
   int64_t a_at = 0, b_at = 0;
   for (int64_t k = 0; k < p.k;) {
-    if (p.ahead_a != 0) {
+    if (p.ahead_a != 0 && p.a_row != 1) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
         hwy::Prefetch(Advance(p.a, a_at + r * p.a_row + p.ahead_a));
@@ -99,6 +100,8 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
         for (int v = 0; v < kVectors; ++v)
           hwy::Prefetch(Advance(p.b, b_at + v * lanes + p.ahead_b));
       }
+      if (p.ahead_a != 0 && p.a_row == 1)
+        hwy::Prefetch(Advance(p.a, a_at + p.ahead_a));
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const V factor = hn::Set(d, p.a[a_at + r * p.a_row]);
