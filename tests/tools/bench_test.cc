@@ -249,6 +249,7 @@ TEST(BenchTest, StartupIsComparedWithPeers) {
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_GT(Number(rows[0], "over_first_step"), 0);
   EXPECT_GE(Number(rows[0], "startup_s"), Number(rows[0], "first_step_s"));
+  EXPECT_GT(Number(rows[0], "as_found_s"), 0);
   EXPECT_THAT(rows[1].Member("what")->text, HasSubstr("against terrace saved"));
   EXPECT_EQ(Number(rows[1], "loss_difference"), 0);
   EXPECT_GT(Number(rows[1], "ratio"), 0);

@@ -14,6 +14,7 @@ checkout=$(cd "$1" && pwd)
 folder=$(cd "$2" && pwd)
 binary=$checkout/terrace_peer
 if [[ ! $binary -nt $here/llmc_main.c ]]; then
+  # The flags of its own Makefile, for the machine that measures; nothing of ours is built so.
   "${CC:-gcc}" -Ofast -march=native -fopenmp -DOMP -Wno-unused-result -Wno-ignored-pragmas -I"$checkout" \
     -o "$binary" "$here/llmc_main.c" -lm >&2
 fi
