@@ -54,9 +54,10 @@ struct PanelOperands {
   A* c = nullptr;
   int64_t c_row = 0;
   PanelMode mode = PanelMode::kSet;
-  // Where the caller reads next, fetched along the way: as far after a or c as
-  // these say, in elements; 0: nothing. a's lines lie along its stride of 1.
-  int64_t ahead_a = 0, ahead_c = 0;
+  // Where the caller reads next, fetched along the way: as far after a, b or c
+  // as these say, in elements; 0: nothing. Of a in lines of whichever of its
+  // strides is 1.
+  int64_t ahead_a = 0, ahead_b = 0, ahead_c = 0;
 };
 
 // p + n, which may lie behind the array, where nothing is read: as a number.
@@ -94,6 +95,11 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v)
         row[v] = hn::LoadU(d, p.b + b_at + v * lanes);
+      if (p.ahead_b != 0) {
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v)
+          hwy::Prefetch(Advance(p.b, b_at + v * lanes + p.ahead_b));
+      }
       if (p.ahead_a != 0 && p.a_row == 1)
         hwy::Prefetch(Advance(p.a, a_at + p.ahead_a));
 #pragma GCC unroll 16
@@ -126,11 +132,13 @@ HWY_INLINE void PanelRows(PanelOperands<A> p, int64_t rows) {
     PanelTile<kRows, kVectors>(p);
     p.a = Advance(p.a, kRows * p.a_row);
     p.c = Advance(p.c, kRows * p.c_row);
+    p.ahead_b = 0;  // once is enough
   }
   for (; rows > 0; --rows) {
     PanelTile<1, kVectors>(p);
     p.a = Advance(p.a, p.a_row);
     p.c = Advance(p.c, p.c_row);
+    p.ahead_b = 0;
   }
 }
 
