@@ -51,8 +51,9 @@ double StartedSeconds() {
 
 std::string ProbeLine(const BenchOptions& options) {
   const double started_s = StartedSeconds();
-  const auto [w, warmup, steps] = WorkloadOf(options);
   Probe probe;
+  probe.main_s = NowSeconds() - started_s;
+  const auto [w, warmup, steps] = WorkloadOf(options);
   probe.baseline_nbytes = StatusBytes("VmHWM");
   {
     SteppedRun run(w);
@@ -65,6 +66,7 @@ std::string ProbeLine(const BenchOptions& options) {
       probe.losses.push_back(step.loss);
       if (i >= warmup) probe.step_s.push_back(step.seconds);
     }
+    probe.start = run.Start();
     const SteppedMemory memory = run.Memory();
     probe.gauges_nbytes = static_cast<double>(memory.peak_nbytes);
     probe.states_nbytes = static_cast<double>(memory.states_nbytes);
@@ -75,6 +77,8 @@ std::string ProbeLine(const BenchOptions& options) {
   // A part, as there may not be room for it all a second time.
   constexpr int64_t kPart = int64_t{256} << 20;
   const Context ctx({.threads = w.threads * w.ranks});
+  // Of memory that the machine has at hand, as before a start that counts.
+  (void)MeasurePageFaults(ctx, kPart);
   probe.page_faults_s = MeasurePageFaults(ctx, kPart) / kPart *
                         (probe.peak_rss_nbytes - probe.baseline_nbytes);
   JsonWriter json;
@@ -87,6 +91,11 @@ std::string ProbeLine(const BenchOptions& options) {
   for (const double seconds : probe.step_s) json.Double(seconds, 9);
   json.EndArray();
   json.Field("startup_s", probe.startup_s);
+  json.Field("main_s", probe.main_s);
+  json.Field("launch_s", probe.start.launch_s);
+  json.Field("declare_s", probe.start.declare_s);
+  json.Field("seal_s", probe.start.seal_s);
+  json.Field("data_s", probe.start.data_s);
   json.Field("first_step_s", probe.first_step_s);
   json.Field("page_faults_s", probe.page_faults_s);
   json.Field("peak_rss_bytes", probe.peak_rss_nbytes);
@@ -138,6 +147,11 @@ Probe RunProbe(const BenchOptions& options, const Workload& w, int64_t steps) {
   probe.losses = list("losses");
   probe.step_s = list("step_s");
   probe.startup_s = number("startup_s");
+  probe.main_s = number("main_s");
+  probe.start.launch_s = number("launch_s");
+  probe.start.declare_s = number("declare_s");
+  probe.start.seal_s = number("seal_s");
+  probe.start.data_s = number("data_s");
   probe.first_step_s = number("first_step_s");
   probe.page_faults_s = number("page_faults_s");
   probe.peak_rss_nbytes = number("peak_rss_bytes");

@@ -19,6 +19,8 @@ namespace terrace::tools {
 struct Probe {
   std::vector<double> losses, step_s;  // step_s: the timed ones
   double startup_s = 0;                // start to end of the first step
+  double main_s = 0;                   // of it, until this command began
+  SteppedStart start;                  // and the run's own parts
   double first_step_s = 0;             // that step alone
   double page_faults_s = 0;            // for memory of the process's size
   double peak_rss_nbytes = 0;          // VmHWM

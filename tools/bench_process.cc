@@ -33,21 +33,39 @@ BenchRow MemoryRow(const BenchOptions& options, const Workload& w) {
            {"wanted", 1.03 + 64 * kMib / probe.plan_nbytes}}};
 }
 
-struct Starts {
-  std::vector<double> startup_s, first_s, step_s, faults_s, over_first,
-      over_step;
+// The parts of a start follow each other: their sum is the whole.
+std::vector<BenchNumber> NumbersOf(const Probe& probe) {
+  const double step_s = models::Median(probe.step_s);
+  const double parts_s = probe.main_s + probe.start.launch_s +
+                         probe.start.declare_s + probe.start.seal_s +
+                         probe.start.data_s + probe.first_step_s;
+  const double faults_s = probe.page_faults_s;
+  return {
+      {"startup_s", probe.startup_s},
+      {"main_s", probe.main_s},
+      {"launch_s", probe.start.launch_s},
+      {"declare_s", probe.start.declare_s},
+      {"seal_s", probe.start.seal_s},
+      {"data_s", probe.start.data_s},
+      {"first_step_s", probe.first_step_s},
+      {"other_s", probe.startup_s - parts_s},
+      {"step_s", step_s},
+      {"page_faults_s", faults_s},
+      {"over_first_step", probe.startup_s / (probe.first_step_s + faults_s)},
+      {"over_later_step", probe.startup_s / (step_s + faults_s)}};
+}
 
-  void Add(const Probe& probe) {
-    const double step = models::Median(probe.step_s);
-    startup_s.push_back(probe.startup_s);
-    first_s.push_back(probe.first_step_s);
-    step_s.push_back(step);
-    faults_s.push_back(probe.page_faults_s);
-    over_first.push_back(probe.startup_s /
-                         (probe.first_step_s + probe.page_faults_s));
-    over_step.push_back(probe.startup_s / (step + probe.page_faults_s));
+// The median of each number over the starts.
+std::vector<BenchNumber> Medians(
+    const std::vector<std::vector<BenchNumber>>& starts) {
+  std::vector<BenchNumber> out = starts.front();
+  for (size_t i = 0; i < out.size(); ++i) {
+    std::vector<double> values;
+    for (const auto& start : starts) values.push_back(start[i].value);
+    out[i].value = models::Median(std::move(values));
   }
-};
+  return out;
+}
 
 // Touches twice the bytes of a start, or what of it half the free memory holds.
 // A virtual machine may hand free memory back to its host, and then the next
@@ -56,7 +74,7 @@ struct Starts {
 void TouchFreeMemory(const Context& ctx, double start_nbytes) {
   const auto wanted = static_cast<int64_t>(2 * start_nbytes);
   const int64_t available = AvailableMemory().value_or(wanted);
-  (void)MeasurePageFaults(ctx, std::min(wanted, available / 2), /*huge=*/true);
+  (void)MeasurePageFaults(ctx, std::min(wanted, available / 2));
 }
 
 }  // namespace
@@ -97,14 +115,14 @@ std::vector<BenchRow> BenchStartup(const BenchOptions& options) {
   const Probe found = RunProbe(options, w, steps);
   const double start_nbytes = found.peak_rss_nbytes - found.baseline_nbytes;
   const Context ctx({.threads = options.threads});
-  Starts ours;
+  std::vector<std::vector<BenchNumber>> ours;
   std::vector<PeerResult> last(options.peers.size());
   std::vector<std::vector<double>> peer_s(last.size()), ratios(last.size());
   std::vector<double> differences(last.size());
   for (int round = 0; round < options.rounds; ++round) {
     TouchFreeMemory(ctx, start_nbytes);
     const Probe probe = RunProbe(options, w, steps);
-    ours.Add(probe);
+    ours.push_back(NumbersOf(probe));
     for (size_t i = 0; i < last.size(); ++i) {
       TouchFreeMemory(ctx, start_nbytes);
       last[i] = RunPeer(options.peers[i], folder.path(), w.threads);
@@ -117,22 +135,16 @@ std::vector<BenchRow> BenchStartup(const BenchOptions& options) {
     }
   }
   using models::Median;
-  std::vector<BenchRow> rows = {{"startup",
-                                 w.Name(),
-                                 {{"startup_s", Median(ours.startup_s)},
-                                  {"first_step_s", Median(ours.first_s)},
-                                  {"step_s", Median(ours.step_s)},
-                                  {"page_faults_s", Median(ours.faults_s)},
-                                  {"over_first_step", Median(ours.over_first)},
-                                  {"over_later_step", Median(ours.over_step)},
-                                  {"as_found_s", found.startup_s}}}};
+  std::vector<BenchRow> rows = {{"startup", w.Name(), Medians(ours)}};
+  const double startup_s = rows[0].numbers[0].value;
+  rows[0].numbers.push_back({"as_found_s", found.startup_s});
   for (size_t i = 0; i < last.size(); ++i) {
     const auto [least, most] = std::ranges::minmax(ratios[i]);
     rows.push_back({"startup",
                     w.Name() + " against " + last[i].name,
                     {{"pairs", static_cast<double>(ratios[i].size())},
                      {"loss_difference", differences[i]},
-                     {"startup_s", Median(ours.startup_s)},
+                     {"startup_s", startup_s},
                      {"peer_startup_s", Median(peer_s[i])},
                      {"ratio", Median(ratios[i])},
                      {"ratio_min", least},

@@ -143,6 +143,8 @@ struct SteppedRun::Shared {
   bool ended = false;  // Launch returned
   double finished_s = 0;
   Step step;
+  double begin_s = 0;  // of the launch
+  SteppedStart start;
   std::vector<SteppedMemory> memory;
   zero::FirstFailure failure;
   std::thread launcher;
@@ -166,8 +168,18 @@ void SteppedRun::Shared::Arrive(const Step& done, int rank,
 }
 
 void SteppedRun::Shared::TakeSteps(zero::Runtime& rt) {
+  double last_s = begin_s;
+  const auto lap = [&](double& to) {
+    const double now_s = NowSeconds();
+    to = now_s - last_s;
+    last_s = now_s;
+  };
+  SteppedStart own;
+  lap(own.launch_s);
   const models::Gpt2 model(nn::Scope(rt.store()), workload.model);
+  lap(own.declare_s);
   zero::Engine engine(rt);
+  lap(own.seal_s);
   const auto memory_now = [&] {
     SteppedMemory used;
     const Context& ctx = engine.context();
@@ -181,7 +193,13 @@ void SteppedRun::Shared::TakeSteps(zero::Runtime& rt) {
     return used;
   };
   if (on_ready) on_ready(engine);
+  last_s = NowSeconds();
   const auto batches = RandomBatches(workload, rt.rank());
+  lap(own.data_s);
+  if (rt.rank() == 0) {
+    const std::lock_guard lock(mutex);
+    start = own;
+  }
   Arrive({}, rt.rank(), memory_now());
   for (int64_t taken = 0;; ++taken) {
     {
@@ -226,6 +244,7 @@ SteppedRun::SteppedRun(const Workload& workload, const Ready& on_ready)
   shared_->workload = workload;
   shared_->on_ready = on_ready;
   shared_->memory.resize(static_cast<size_t>(workload.ranks));
+  shared_->begin_s = NowSeconds();
   const zero::LaunchOptions options = LaunchOf(workload);
   shared_->launcher = std::thread([s = shared_.get(), options] {
     zero::FirstFailure failure;
@@ -275,6 +294,11 @@ SteppedMemory SteppedRun::Memory() const {
     all.states_nbytes += rank.states_nbytes;
   }
   return all;
+}
+
+SteppedStart SteppedRun::Start() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->start;
 }
 
 }  // namespace terrace::tools

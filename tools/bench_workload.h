@@ -65,6 +65,14 @@ struct SteppedMemory {
   int64_t states_nbytes = 0;  // parameters, gradients and optimizer, now
 };
 
+// What a start consists of, as rank 0 went through it: seconds.
+struct SteppedStart {
+  double launch_s = 0;   // until the rank has context, peers and store
+  double declare_s = 0;  // until the model is declared
+  double seal_s = 0;     // until states stand and weights are drawn
+  double data_s = 0;     // drawing the tokens
+};
+
 class SteppedRun {
  public:
   struct Step {
@@ -84,6 +92,7 @@ class SteppedRun {
   Step Run();
   // As of the last step.
   SteppedMemory Memory() const;
+  SteppedStart Start() const;
 
  private:
   struct Shared;

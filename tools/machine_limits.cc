@@ -160,17 +160,16 @@ double ChainRate(const Context& ctx, float (*chains)(int64_t),
   return best;
 }
 
-// Anonymous memory of its own pages, 2 MiB aligned.
+// Anonymous memory, 2 MiB aligned and in huge pages where there are any.
 class Pages {
  public:
-  Pages(int64_t nbytes, bool huge)
-      : size_(static_cast<size_t>(nbytes) + kAlign) {
+  explicit Pages(int64_t nbytes) : size_(static_cast<size_t>(nbytes) + kAlign) {
     base_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base_ == MAP_FAILED)
       TERRACE_THROW(ErrorCode::kOutOfMemory, "[bench] the machine must have ",
                     nbytes, " bytes free to measure its memory");
-    if (huge) (void)madvise(base_, size_, MADV_HUGEPAGE);
+    (void)madvise(base_, size_, MADV_HUGEPAGE);
   }
   ~Pages() { (void)munmap(base_, size_); }
   Pages(const Pages&) = delete;
@@ -206,7 +205,7 @@ double MeasureBf16DotPeak([[maybe_unused]] const Context& ctx) {
 
 struct RmwProbe::Impl {
   Impl(const Context& context, int64_t size)
-      : ctx(context), nbytes(size), pages(size, /*huge=*/true) {}
+      : ctx(context), nbytes(size), pages(size) {}
 
   const Context& ctx;
   const int64_t nbytes;
@@ -243,7 +242,7 @@ double MeasureRmwBandwidth(const Context& ctx) {
 
 double MeasureReadBandwidth(const Context& ctx) {
   constexpr int64_t kSize = int64_t{256} << 20;
-  const Pages pages(kSize, /*huge=*/true);
+  const Pages pages(kSize);
   std::memset(pages.data(), 0, kSize);
   const auto sum = HWY_DYNAMIC_DISPATCH(Sum);
   std::vector<float> sums(kSize / kChunk);  // or nothing would be read
@@ -260,10 +259,10 @@ double MeasureReadBandwidth(const Context& ctx) {
   return static_cast<double>(kSize) / best_s;
 }
 
-double MeasurePageFaults(const Context& ctx, int64_t nbytes, bool huge) {
+double MeasurePageFaults(const Context& ctx, int64_t nbytes) {
   constexpr int64_t kPage = 4096;
   const int64_t size = std::max<int64_t>(nbytes / kChunk, 1) * kChunk;
-  const Pages pages(size, huge);
+  const Pages pages(size);
   const double begin = NowSeconds();
   ctx.pool().ParallelFor(size, kChunk, [&](int64_t first, int64_t last) {
     for (int64_t at = first; at < last; at += kPage) pages.data()[at] = 1;

@@ -53,8 +53,8 @@ double MeasureRmwBandwidth(const Context& ctx);
 // Bytes read per second.
 double MeasureReadBandwidth(const Context& ctx);
 
-// Seconds that all threads take to touch `nbytes` of fresh memory for the first
-// time, with the pages that an allocation gets by itself or huge ones.
-double MeasurePageFaults(const Context& ctx, int64_t nbytes, bool huge = false);
+// Seconds that all threads take to touch `nbytes` of a fresh mapping for the
+// first time. Its pages are those that an arena's mappings get (page_heap.h).
+double MeasurePageFaults(const Context& ctx, int64_t nbytes);
 
 }  // namespace terrace::tools

@@ -250,6 +250,11 @@ TEST(BenchTest, StartupIsComparedWithPeers) {
   EXPECT_GT(Number(rows[0], "over_first_step"), 0);
   EXPECT_GE(Number(rows[0], "startup_s"), Number(rows[0], "first_step_s"));
   EXPECT_GT(Number(rows[0], "as_found_s"), 0);
+  for (const char* part :
+       {"main_s", "launch_s", "declare_s", "seal_s", "data_s"}) {
+    EXPECT_GT(Number(rows[0], part), 0) << part;
+    EXPECT_LT(Number(rows[0], part), Number(rows[0], "startup_s")) << part;
+  }
   EXPECT_THAT(rows[1].Member("what")->text, HasSubstr("against terrace saved"));
   EXPECT_EQ(Number(rows[1], "loss_difference"), 0);
   EXPECT_GT(Number(rows[1], "ratio"), 0);
