@@ -58,7 +58,8 @@ std::vector<BenchRow> BenchHead(const BenchOptions& options);
 std::vector<BenchRow> BenchOverlap(const BenchOptions& options);
 // Training steps of a small GPT at ZeRO stages 0 to 3 on two ranks.
 std::vector<BenchRow> BenchStep(const BenchOptions& options);
-// Steps of GPT-2 124M against the floor of bench_floor.h and against peers.
+// Steps of GPT-2 124M against the floor of bench_floor.h and against peers;
+// bf16 over f32 in pairs.
 std::vector<BenchRow> BenchTrain(const BenchOptions& options);
 // Steps at ZeRO stages 1 to 3 over those at stage 0, two ranks of one thread,
 // turn by turn.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 
 #include "terrace/core/context.h"
 #include "terrace/core/error.h"
@@ -6,6 +7,7 @@
 #include "terrace/tools/bench.h"
 #include "terrace/tools/bench_floor.h"
 #include "terrace/tools/bench_init.h"
+#include "terrace/tools/bench_pairs.h"
 #include "terrace/tools/bench_peer.h"
 #include "terrace/tools/bench_workload.h"
 #include "terrace/tools/machine_limits.h"
@@ -156,6 +158,26 @@ BenchRow PeerRow(const Workload& w, const Series& series,
   return row;
 }
 
+// bf16 over f32 of the same work, step by step in turn.
+std::vector<BenchRow> DTypeRows(const BenchOptions& options,
+                                const std::vector<Workload>& workloads) {
+  std::vector<BenchRow> rows;
+  for (const Workload& f32 : workloads) {
+    if (f32.dtype != DType::kF32) continue;
+    Workload bf16 = f32;
+    bf16.dtype = DType::kBF16;
+    const Pairs pairs = StepInTurn(f32, bf16, options.rounds);
+    BenchRow row{"train",
+                 bf16.Name() + " over f32",
+                 {{"pairs", static_cast<double>(pairs.ratios.size())},
+                  {"f32_step_s", models::Median(pairs.first_s)},
+                  {"bf16_step_s", models::Median(pairs.second_s)}}};
+    AddSpread(row, "bf16_over_f32", pairs.ratios);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 std::vector<Workload> Workloads(const BenchOptions& options) {
   std::vector<Workload> all;
   for (const auto& [batch, sequence] : {std::pair{4, 64}, std::pair{1, 1024}}) {
@@ -202,6 +224,8 @@ std::vector<BenchRow> BenchTrain(const BenchOptions& options) {
     for (const Series::Peer& peer : all[i].peers)
       rows.push_back(PeerRow(w, all[i], peer));
   }
+  if (options.dtype.empty() && options.peers.empty())
+    std::ranges::move(DTypeRows(options, workloads), std::back_inserter(rows));
   return rows;
 }
 

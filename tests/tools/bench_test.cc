@@ -78,8 +78,10 @@ std::vector<std::string> Tiny(const std::string& row,
 
 TEST(BenchTest, TrainComparesStepsWithTheirFloor) {
   const std::vector<JsonNode> rows = Rows(Tiny("train", {}));
-  ASSERT_EQ(rows.size(), 4u);  // both dtypes, without and with recomputation
-  for (const JsonNode& row : rows) {
+  // Both dtypes, without and with recomputation, then one over the other.
+  ASSERT_EQ(rows.size(), 6u);
+  for (size_t i = 0; i < 4; ++i) {
+    const JsonNode& row = rows[i];
     EXPECT_GT(Number(row, "step_over_floor"), 0);
     EXPECT_GT(Number(row, "update_over_bytes"), 0);
     EXPECT_NEAR(Number(row, "floor_s"),
@@ -93,6 +95,16 @@ TEST(BenchTest, TrainComparesStepsWithTheirFloor) {
   // Recomputation changes no bit, bf16 little.
   EXPECT_EQ(Number(rows[0], "loss_3"), Number(rows[1], "loss_3"));
   EXPECT_NEAR(Number(rows[0], "loss_3"), Number(rows[2], "loss_3"), 0.02);
+  for (const size_t i : {4u, 5u}) {
+    EXPECT_THAT(rows[i].Member("what")->text, HasSubstr("bf16 B 2 T 16"));
+    EXPECT_THAT(rows[i].Member("what")->text, HasSubstr("over f32"));
+    EXPECT_EQ(Number(rows[i], "pairs"), 2);
+    EXPECT_GT(Number(rows[i], "bf16_over_f32_min"), 0);
+    EXPECT_LE(Number(rows[i], "bf16_over_f32_min"),
+              Number(rows[i], "bf16_over_f32"));
+    EXPECT_LE(Number(rows[i], "bf16_over_f32"),
+              Number(rows[i], "bf16_over_f32_max"));
+  }
 }
 
 TEST(BenchTest, HeadComparesWithItsProducts) {
