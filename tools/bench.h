@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,8 +31,8 @@ struct BenchOptions {
   // Of the rows that train GPT-2: "" and 0 leave it to the row.
   std::string preset, dtype, recompute;
   int64_t batch = 0, sequence = 0, layers = 0, width = 0, vocab = 0;
-  int64_t steps = 0;  // timed ones, of a round
-  double clip = 0;
+  int64_t steps = 0;                    // timed ones, of a round
+  std::optional<double> clip = {};      // absent: the row's
   std::vector<std::string> peers = {};  // commands, see bench_peer.h
   std::string save_init = {};           // a folder, see bench_init.h
   std::string init = {};                // of a probe: the same

@@ -44,6 +44,12 @@ double AttentionFlops(const Workload& w) {
          Real(w.tokens());
 }
 
+double AdamBytes(const Workload& w) {
+  // Reads weight, gradient and both moments, writes all but the gradient; f32.
+  constexpr int64_t kNbytes = (4 + 3) * 4;
+  return Real(kNbytes * w.model.ParameterCount());
+}
+
 double OtherBytes(const Workload& w) {
   const models::Gpt2Config& m = w.model;
   const double e = Real(SizeOf(w.dtype));

@@ -24,12 +24,11 @@
 
 namespace terrace::tools {
 
-inline constexpr int64_t kAdamBytes = 28;  // a parameter
-
 // Operations of one step's products, and of its attention's.
 double ProductFlops(const Workload& w);
 double AttentionFlops(const Workload& w);
-// Bytes of one step that are not products' and not AdamW's.
+// Bytes of one step's AdamW, and of all that is neither it nor a product.
+double AdamBytes(const Workload& w);
 double OtherBytes(const Workload& w);
 
 // One step's products; memory for them all is kept.

@@ -21,7 +21,7 @@ constexpr int kShownLosses = 3;
 
 // One number a round or step of each.
 struct Series {
-  std::vector<double> step_s, update_s, blocks_s, head_s, rmw, losses;
+  std::vector<double> step_s, update_s, norm_s, blocks_s, head_s, rmw, losses;
   struct Peer {
     PeerResult last;
     double loss_difference = 0;
@@ -76,6 +76,7 @@ Series Measure(const BenchOptions& options, const Workload& w,
       const SteppedRun::Step taken = step();
       own_s.push_back(taken.seconds);
       series.update_s.push_back(taken.update_s);
+      series.norm_s.push_back(taken.norm_s);
       series.rmw.push_back(rmw.Run(2));
       const StepProducts::Seconds alone = products.Run();
       series.blocks_s.push_back(alone.blocks);
@@ -89,23 +90,37 @@ Series Measure(const BenchOptions& options, const Workload& w,
   return series;
 }
 
+// The floor of a step, from its products' seconds and the memory's bandwidth.
+struct Floor {
+  double products_s, attention_s, adam_s, bytes_s;
+  double total_s() const {
+    return products_s + attention_s + adam_s + bytes_s;
+  }
+};
+
+Floor FloorOf(const Workload& w, double products_s, double rmw) {
+  const double rate = ProductFlops(w) / products_s;
+  return {products_s, AttentionFlops(w) / rate, AdamBytes(w) / rmw,
+          OtherBytes(w) / rmw};
+}
+
 BenchRow OwnRow(const Workload& w, const Series& series, double peak) {
-  const double parameters = static_cast<double>(w.model.ParameterCount());
+  // Ratios of each step with what was measured right after it.
+  std::vector<double> over_floor, update_over_bytes, with_norm_over_bytes;
+  for (size_t i = 0; i < series.step_s.size(); ++i) {
+    const Floor own =
+        FloorOf(w, series.blocks_s[i] + series.head_s[i], series.rmw[i]);
+    over_floor.push_back(series.step_s[i] / own.total_s());
+    update_over_bytes.push_back(series.update_s[i] / own.adam_s);
+    with_norm_over_bytes.push_back((series.update_s[i] + series.norm_s[i]) /
+                                   own.adam_s);
+  }
   const double step_s = models::Median(series.step_s);
-  const double update_s = models::Median(series.update_s);
-  const double rmw = models::Median(series.rmw);
-  std::vector<double> update_over_bytes;  // as the memory was after each step
-  for (size_t i = 0; i < series.rmw.size(); ++i)
-    update_over_bytes.push_back(series.update_s[i] * series.rmw[i] /
-                                (kAdamBytes * parameters));
   const double blocks_s = models::Median(series.blocks_s);
   const double head_s = models::Median(series.head_s);
-  const double products_s = blocks_s + head_s;
-  const double rate = ProductFlops(w) / products_s;
-  const double attention_s = AttentionFlops(w) / rate;
-  const double adam_s = kAdamBytes * parameters / rmw;
-  const double bytes_s = OtherBytes(w) / rmw;
-  const double floor_s = products_s + attention_s + adam_s + bytes_s;
+  const double rmw = models::Median(series.rmw);
+  const Floor floor = FloorOf(w, blocks_s + head_s, rmw);
+  const double rate = ProductFlops(w) / floor.products_s;
   const auto [least, most] = std::ranges::minmax(series.step_s);
   BenchRow row{"train",
                w.Name(),
@@ -113,18 +128,21 @@ BenchRow OwnRow(const Workload& w, const Series& series, double peak) {
                 {"step_min_s", least},
                 {"step_max_s", most},
                 {"tokens_per_s", static_cast<double>(w.tokens()) / step_s},
-                {"update_s", update_s},
-                {"update_over_bytes", models::Median(update_over_bytes)},
-                {"floor_s", floor_s},
+                {"floor_s", floor.total_s()},
                 {"floor_blocks_s", blocks_s},
                 {"floor_head_s", head_s},
-                {"floor_attention_s", attention_s},
-                {"floor_adam_s", adam_s},
-                {"floor_bytes_s", bytes_s},
+                {"floor_attention_s", floor.attention_s},
+                {"floor_adam_s", floor.adam_s},
+                {"floor_bytes_s", floor.bytes_s},
                 {"products_gflops", rate / 1e9},
                 {"products_share_of_peak", rate / peak},
-                {"rmw_gbytes_per_s", rmw / 1e9},
-                {"step_over_floor", step_s / floor_s}}};
+                {"rmw_gbytes_per_s", rmw / 1e9}}};
+  AddSpread(row, "step_over_floor", over_floor);
+  row.numbers.push_back({"update_s", models::Median(series.update_s)});
+  AddSpread(row, "update_over_bytes", update_over_bytes);
+  row.numbers.push_back({"norm_s", models::Median(series.norm_s)});
+  if (w.clip > 0)
+    AddSpread(row, "update_with_norm_over_bytes", with_norm_over_bytes);
   for (size_t i = 0; i < kShownLosses && i < series.losses.size(); ++i)
     row.numbers.push_back({StrCat("loss_", i + 1), series.losses[i]});
   return row;
@@ -179,6 +197,7 @@ std::vector<BenchRow> DTypeRows(const BenchOptions& options,
 }
 
 std::vector<Workload> Workloads(const BenchOptions& options) {
+  const bool for_peers = !options.peers.empty() || !options.save_init.empty();
   std::vector<Workload> all;
   for (const auto& [batch, sequence] : {std::pair{4, 64}, std::pair{1, 1024}}) {
     // One that the options set is not gone through.
@@ -193,7 +212,9 @@ std::vector<Workload> Workloads(const BenchOptions& options) {
                    .sequence = sequence,
                    .dtype = dtype,
                    .recompute = recompute,
-                   .threads = options.threads};
+                   .threads = options.threads,
+                   // Peers train as llm.c does, which cannot clip.
+                   .clip = for_peers ? 0.0 : 1.0};
         all.push_back(ReadWorkload(options, std::move(w)));
       }
     }

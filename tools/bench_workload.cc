@@ -23,6 +23,7 @@ zero::LaunchOptions LaunchOf(const Workload& w) {
   zero::LaunchOptions options;
   options.ranks = w.ranks;
   options.threads = w.threads;
+  options.profile = true;  // for the norm's time
   options.config = zero::ReadEngineConfig(
       zero::ParseJson(
           StrCat("{\"train_micro_batch_size_per_gpu\": ", w.batch,
@@ -51,6 +52,7 @@ DType ReadDType(const std::string& name) {
 std::string Workload::Name() const {
   std::string name = StrCat(preset, " ", dtype, " B ", batch, " T ", sequence);
   if (recompute) name += " recompute";
+  if (clip > 0) name += StrCat(" clip ", clip);
   if (ranks > 1) name += StrCat(" ", ranks, " ranks");
   if (stage > 0) name += StrCat(" stage ", stage);
   return name;
@@ -87,10 +89,7 @@ Workload ReadWorkload(const BenchOptions& options, Workload fallback) {
                     options.recompute);
     w.recompute = options.recompute == "block";
   }
-  if (!(options.clip >= 0))
-    TERRACE_THROW(ErrorCode::kUsage, "[bench] --clip must be at least 0, got ",
-                  options.clip);
-  w.clip = options.clip;
+  w.clip = options.clip.value_or(w.clip);
   w.model.Check();
   return w;
 }
@@ -208,12 +207,17 @@ void SteppedRun::Shared::TakeSteps(zero::Runtime& rt) {
       if (wanted == taken) return;
     }
     const auto& host = batches[static_cast<size_t>(taken) % batches.size()];
+    const auto norm_s = [&] {
+      return engine.context().profiler->Total("gradient norm").seconds;
+    };
+    const double norm_before_s = norm_s();
     engine.BeginForward();
     const models::Batch batch = models::ToDevice(engine.context(), host);
     engine.Backward(model.Loss(engine.context(), batch));
+    Step done;
+    done.norm_s = norm_s() - norm_before_s;
     const double update_s = NowSeconds();
     const auto result = engine.Step();
-    Step done;
     done.update_s = NowSeconds() - update_s;
     done.loss = result->loss;
     Arrive(done, rt.rank(), memory_now());

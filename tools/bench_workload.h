@@ -6,8 +6,9 @@
 //
 // Nothing runs between steps, so several runs may be alive and take turns, in
 // this process or with others. Weights are those of the seed and tokens are
-// uniform, both the same on every machine; dropout is off. Without clipping and
-// weight decay, AdamW at 1e-4, as llm.c trains.
+// uniform, both the same on every machine; dropout is off. AdamW at 1e-4
+// without weight decay, as llm.c trains, and like there without clipping where
+// nobody asks for it.
 #pragma once
 
 #include <cstdint>
@@ -78,6 +79,7 @@ class SteppedRun {
   struct Step {
     double seconds = 0;   // until the last rank is done
     double update_s = 0;  // of it, rank 0 in Engine::Step
+    double norm_s = 0;    // of it, rank 0 at the gradient's norm before that
     double loss = 0;
   };
   using Ready = std::function<void(zero::Engine&)>;

@@ -95,6 +95,7 @@ int Bench(const Args& args) {
   std::string name;
   BenchOptions options;
   int64_t threads = 0, rounds = options.rounds;
+  double clip = 1;
   bool json = false;
   Flags flags("bench",
               "Measures this machine and this build: " + Names() + ".");
@@ -114,7 +115,8 @@ int Bench(const Args& args) {
   flags.Text("--dtype", &options.dtype, "f32|bf16", "of the computation");
   flags.Text("--recompute", &options.recompute, "none|block", "in backward");
   flags.Int("--steps", &options.steps, "N", "timed steps of a round");
-  flags.Number("--clip", &options.clip, "X", "gradient clipping; 0: off");
+  flags.Number("--clip", &clip, "X", "gradient clipping; 0: off",
+               {.least = 0});
   flags.List("--peer", &options.peers, "CMD",
              "a command to train beside ours; may be repeated");
   flags.Text("--save-init", &options.save_init, "DIR",
@@ -127,6 +129,7 @@ int Bench(const Args& args) {
   options.threads =
       threads > 0 ? static_cast<int>(threads) : zero::DefaultThreads(1);
   options.rounds = static_cast<int>(rounds);
+  if (flags.Given("--clip")) options.clip = clip;
   if (name == "probe") {
     std::printf("%s\n", ProbeLine(options).c_str());
     return 0;

@@ -262,6 +262,8 @@ bool Flags::Parse(const Args& args) {
   return true;
 }
 
+bool Flags::Given(const char* name) const { return impl_->app.count(name) > 0; }
+
 void internal::ThrowOfFlag(std::string_view command, std::string_view flag,
                            const Error& error) {
   std::string_view text = error.message();

@@ -74,6 +74,8 @@ class Flags {
 
   // False when the help was asked for; it is printed then.
   bool Parse(const Args& args);
+  // Whether it was among them.
+  bool Given(const char* name) const;
 
  private:
   struct Impl;

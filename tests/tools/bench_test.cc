@@ -82,8 +82,16 @@ TEST(BenchTest, TrainComparesStepsWithTheirFloor) {
   ASSERT_EQ(rows.size(), 6u);
   for (size_t i = 0; i < 4; ++i) {
     const JsonNode& row = rows[i];
-    EXPECT_GT(Number(row, "step_over_floor"), 0);
-    EXPECT_GT(Number(row, "update_over_bytes"), 0);
+    EXPECT_THAT(row.Member("what")->text, HasSubstr(" clip 1"));
+    for (const std::string name : {"step_over_floor", "update_over_bytes",
+                                   "update_with_norm_over_bytes"}) {
+      EXPECT_GT(Number(row, name + "_min"), 0);
+      EXPECT_LE(Number(row, name + "_min"), Number(row, name));
+      EXPECT_LE(Number(row, name), Number(row, name + "_max"));
+    }
+    EXPECT_GT(Number(row, "norm_s"), 0);
+    EXPECT_GT(Number(row, "update_with_norm_over_bytes_min"),
+              Number(row, "update_over_bytes_min"));
     EXPECT_NEAR(Number(row, "floor_s"),
                 Number(row, "floor_blocks_s") + Number(row, "floor_head_s") +
                     Number(row, "floor_attention_s") +
@@ -143,7 +151,9 @@ echo
 
 TEST(BenchTest, PeersThatAgreeGetARatio) {
   const std::string folder = FreshFolder("peers");
-  const JsonNode alone = Rows(Tiny("train", {"--dtype", "f32"})).at(0);
+  const JsonNode alone =
+      Rows(Tiny("train", {"--dtype", "f32", "--clip", "0"})).at(0);
+  EXPECT_EQ(alone.Member("update_with_norm_over_bytes"), nullptr);
   const std::string first = alone.Member("loss_1")->text;
   const std::string second = alone.Member("loss_2")->text;
   ASSERT_EQ(setenv("OPENBLAS_NUM_THREADS", "1", 1), 0);
