@@ -22,6 +22,7 @@ struct BenchRow {
   std::string bench;  // "matmul", "adamw", ...
   std::string what;   // the workload
   std::vector<BenchNumber> numbers;
+  std::string note = {};  // why a number is not there, or what misses its aim
 };
 
 struct BenchOptions {

@@ -8,8 +8,9 @@
 //
 // losses: of its steps, from the first on; step_s: seconds of the timed steps,
 // their median or a list. The others may be absent: greatest resident size,
-// resident size before there was a model, and process start to the end of the
-// first step. Other lines are ignored, standard error is ours.
+// resident size before there was a model (without it memory is not compared),
+// and process start to the end of the first step. Other lines are ignored,
+// standard error is ours.
 //
 // Its environment is ours without OPENBLAS_* and OMP_WAIT_POLICY, which suit
 // us, and with OMP_NUM_THREADS and TERRACE_BENCH_STARTED (NowSeconds, which is

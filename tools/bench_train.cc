@@ -9,6 +9,7 @@
 #include "terrace/tools/bench_init.h"
 #include "terrace/tools/bench_pairs.h"
 #include "terrace/tools/bench_peer.h"
+#include "terrace/tools/bench_probe.h"
 #include "terrace/tools/bench_workload.h"
 #include "terrace/tools/machine_limits.h"
 
@@ -19,6 +20,11 @@ constexpr int kWarmup = 2;     // steps that are not timed
 constexpr int64_t kSteps = 5;  // of a round
 constexpr int kShownLosses = 3;
 
+double BeyondStates(const BenchOptions& options, const Workload& w) {
+  const Probe probe = RunProbe(options, w, kWarmup);
+  return probe.peak_rss_nbytes - probe.baseline_nbytes - probe.states_nbytes;
+}
+
 // One number a round or step of each.
 struct Series {
   std::vector<double> step_s, update_s, norm_s, blocks_s, head_s, rmw, losses;
@@ -28,7 +34,8 @@ struct Series {
     std::vector<double> step_s, ratios, startup_s, rss;
   };
   std::vector<double> rounds_s;  // medians of rounds
-  SteppedMemory memory;
+  // Of a process that trains and nothing else; 0 where no peer is compared.
+  double beyond_states_nbytes = 0;
   std::vector<Peer> peers;
 };
 
@@ -86,16 +93,13 @@ Series Measure(const BenchOptions& options, const Workload& w,
     series.rounds_s.push_back(models::Median(std::move(own_s)));
     TakePeers(options, w, folder.path(), series);
   }
-  series.memory = run.Memory();
   return series;
 }
 
 // The floor of a step, from its products' seconds and the memory's bandwidth.
 struct Floor {
   double products_s, attention_s, adam_s, bytes_s;
-  double total_s() const {
-    return products_s + attention_s + adam_s + bytes_s;
-  }
+  double total_s() const { return products_s + attention_s + adam_s + bytes_s; }
 };
 
 Floor FloorOf(const Workload& w, double products_s, double rmw) {
@@ -148,6 +152,27 @@ BenchRow OwnRow(const Workload& w, const Series& series, double peak) {
   return row;
 }
 
+// Beyond weights, gradients and moments: activations and all the rest.
+void AddMemory(const Workload& w, const Series& series,
+               const Series::Peer& peer, BenchRow& row) {
+  constexpr double kMib = 1 << 20;
+  const double rss = models::Median(peer.rss);
+  if (!(rss > 0)) return;
+  row.numbers.push_back({"peer_peak_rss_mib", rss / kMib});
+  row.numbers.push_back(
+      {"beyond_states_mib", series.beyond_states_nbytes / kMib});
+  if (!(peer.last.baseline_nbytes > 0)) {
+    row.note =
+        "no memory_ratio: the peer must print \"baseline_bytes\", its resident "
+        "size before there was a model";
+    return;
+  }
+  const double theirs = rss - peer.last.baseline_nbytes -
+                        16 * static_cast<double>(w.model.ParameterCount());
+  row.numbers.push_back({"peer_beyond_states_mib", theirs / kMib});
+  row.numbers.push_back({"memory_ratio", series.beyond_states_nbytes / theirs});
+}
+
 BenchRow PeerRow(const Workload& w, const Series& series,
                  const Series::Peer& peer) {
   const auto [least, most] = std::ranges::minmax(peer.ratios);
@@ -160,17 +185,7 @@ BenchRow PeerRow(const Workload& w, const Series& series,
                 {"ratio", models::Median(peer.ratios)},
                 {"ratio_min", least},
                 {"ratio_max", most}}};
-  if (const double rss = models::Median(peer.rss); rss > 0) {
-    // Beyond weights, gradients and moments: activations and all the rest.
-    constexpr double kMib = 1 << 20;
-    const double ours = static_cast<double>(series.memory.peak_nbytes -
-                                            series.memory.states_nbytes);
-    const double theirs = rss - peer.last.baseline_nbytes -
-                          16 * static_cast<double>(w.model.ParameterCount());
-    row.numbers.push_back({"peer_peak_rss_mib", rss / kMib});
-    row.numbers.push_back({"beyond_states_mib", ours / kMib});
-    row.numbers.push_back({"peer_beyond_states_mib", theirs / kMib});
-  }
+  AddMemory(w, series, peer, row);
   if (peer.last.startup_s > 0)
     row.numbers.push_back({"peer_startup_s", models::Median(peer.startup_s)});
   return row;
@@ -235,7 +250,12 @@ std::vector<BenchRow> BenchTrain(const BenchOptions& options) {
   const std::vector<Workload> workloads = Workloads(options);
   std::vector<Series> all;
   limits();
-  for (const Workload& w : workloads) all.push_back(Measure(options, w, ctx));
+  for (const Workload& w : workloads) {
+    all.push_back(Measure(options, w, ctx));
+    // With what Measure held given back.
+    if (!options.peers.empty())
+      all.back().beyond_states_nbytes = BeyondStates(options, w);
+  }
   limits();
   std::vector<BenchRow> rows;
   for (size_t i = 0; i < workloads.size(); ++i) {

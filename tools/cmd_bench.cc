@@ -51,6 +51,7 @@ void PrintRow(const BenchRow& row) {
   std::printf("%-9s %s\n", row.bench.c_str(), row.what.c_str());
   for (const BenchNumber& number : row.numbers)
     std::printf("  %-24s %12.6g\n", number.name.c_str(), number.value);
+  if (!row.note.empty()) std::printf("  %s\n", row.note.c_str());
   std::fflush(stdout);
 }
 
@@ -67,6 +68,7 @@ std::string ToJson(const std::vector<Fact>& machine,
     json.Field("bench", row.bench).Field("what", row.what);
     for (const BenchNumber& number : row.numbers)
       json.Key(number.name).Double(number.value, 9);
+    if (!row.note.empty()) json.Field("note", row.note);
     json.EndObject();
   }
   json.EndArray();

@@ -40,7 +40,10 @@ std::vector<JsonNode> Rows(std::vector<std::string> args) {
   EXPECT_FALSE(rows.empty());
   for (const JsonNode& row : rows) {
     for (const zero::JsonMember& member : row.members) {
-      if (member.key == "bench" || member.key == "what") continue;
+      if (member.value.is_string() &&
+          (member.key == "bench" || member.key == "what" ||
+           member.key == "note"))
+        continue;
       EXPECT_TRUE(member.value.is_number()) << member.key;
     }
   }
@@ -130,7 +133,8 @@ TEST(BenchTest, HeadComparesWithItsProducts) {
 }
 
 // A peer that prints these losses, and checks what it is given.
-std::string FakePeer(const std::string& folder, const std::string& losses) {
+std::string FakePeer(const std::string& folder, const std::string& losses,
+                     const std::string& more = "") {
   const std::string path = folder + "/peer.sh";
   WriteText(path, R"(#!/bin/sh
 [ "$1" = --mode ] && [ "$2" = "$TERRACE_BENCH_INIT" ] || exit 11
@@ -143,7 +147,8 @@ echo "some words before"
 echo '{"name": "fake", "losses": [)" +
                       losses +
                       R"(], "step_s": [0.5, 0.25, 0.125],
-                      "peak_rss_bytes": 1048576, "startup_s": 1.5}' | tr -d '\n'
+                      "peak_rss_bytes": 10485760)" +
+                      more + R"(, "startup_s": 1.5}' | tr -d '\n'
 echo
 )");
   return "sh " + path + " --mode";
@@ -165,10 +170,31 @@ TEST(BenchTest, PeersThatAgreeGetARatio) {
   EXPECT_EQ(Number(rows[1], "pairs"), 2);
   EXPECT_LT(Number(rows[1], "loss_difference"), 1e-8);
   EXPECT_EQ(Number(rows[1], "peer_step_s"), 0.25);
-  EXPECT_EQ(Number(rows[1], "peer_peak_rss_mib"), 1);
+  EXPECT_EQ(Number(rows[1], "peer_peak_rss_mib"), 10);
+  EXPECT_GT(Number(rows[1], "beyond_states_mib"), 0);
+  EXPECT_EQ(rows[1].Member("memory_ratio"), nullptr);
+  EXPECT_THAT(rows[1].Member("note")->text, HasSubstr("baseline_bytes"));
   EXPECT_EQ(Number(rows[1], "peer_startup_s"), 1.5);
   EXPECT_LE(Number(rows[1], "ratio_min"), Number(rows[1], "ratio"));
   EXPECT_GE(Number(rows[1], "ratio_max"), Number(rows[1], "ratio"));
+}
+
+TEST(BenchTest, MemoryIsComparedBeyondTheStates) {
+  const std::string folder = FreshFolder("peer_memory");
+  const std::vector<std::string> one = {"--dtype", "f32", "--clip", "0"};
+  const JsonNode alone = Rows(Tiny("train", one)).at(0);
+  const std::string peer = FakePeer(folder, alone.Member("loss_1")->text,
+                                    ", \"baseline_bytes\": 1048576");
+  const JsonNode row =
+      Rows(Tiny("train", {"--dtype", "f32", "--peer", peer})).at(1);
+  // Two blocks of width 64, 101 words, 1024 positions, 16 bytes a parameter.
+  const double parameters =
+      2 * (12 * 64 * 64 + 13 * 64) + (101 + 1024 + 2) * 64;
+  const double theirs = 9 - 16 * parameters / (1 << 20);
+  EXPECT_NEAR(Number(row, "peer_beyond_states_mib"), theirs, 1e-6);
+  EXPECT_NEAR(Number(row, "memory_ratio"),
+              Number(row, "beyond_states_mib") / theirs, 1e-6);
+  EXPECT_EQ(row.Member("note"), nullptr);
 }
 
 TEST(BenchTest, PeersThatComputeSomethingElseGetNone) {

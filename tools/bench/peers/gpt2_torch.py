@@ -9,7 +9,6 @@ autocast over fp32 weights, and prints one line of JSON (tools/bench_peer.h). Ne
 """
 import json
 import os
-import resource
 import sys
 import time
 
@@ -106,7 +105,7 @@ def main():
         "name": f"torch {torch.__version__} {mode}",
         "losses": losses,
         "step_s": times,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": resident("VmHWM"),
         "baseline_bytes": baseline,
         "startup_s": first,
     }))

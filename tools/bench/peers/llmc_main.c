@@ -2,14 +2,20 @@
 // prints the line of JSON of tools/bench_peer.h. Built by llmc.sh with llm.c's
 // own flags; includes its source, whose main TESTING leaves out.
 #define TESTING
-#include "train_gpt2.c"
-
 #include <sys/resource.h>
+
+#include "train_gpt2.c"
 
 static double Now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static long PeakKib(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
 }
 
 int main(void) {
@@ -18,6 +24,7 @@ int main(void) {
   if (out == NULL || freopen("/dev/null", "w", stdout) == NULL) return 1;
   const char* started = getenv("TERRACE_BENCH_STARTED");
   const double start = started != NULL ? atof(started) : Now();
+  const long baseline = PeakKib();
   GPT2 model;
   gpt2_build_from_checkpoint(&model, "model.bin");
   int sizes[5];  // batches, B, T, warmup, steps
@@ -53,10 +60,10 @@ int main(void) {
   fprintf(out, "], \"step_s\": [");
   for (int step = sizes[3]; step < steps; ++step)
     fprintf(out, "%s%.6f", step == sizes[3] ? "" : ", ", times[step]);
-  struct rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  fprintf(out, "], \"peak_rss_bytes\": %ld, \"startup_s\": %.6f}\n",
-          usage.ru_maxrss * 1024, first);
+  fprintf(out,
+          "], \"peak_rss_bytes\": %ld, \"baseline_bytes\": %ld, "
+          "\"startup_s\": %.6f}\n",
+          PeakKib() * 1024, baseline * 1024, first);
   fclose(out);
   return 0;
 }
