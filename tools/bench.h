@@ -43,7 +43,8 @@ struct BenchOptions {
 // The limits of this machine, by one thread and by all (machine_limits.h).
 std::vector<BenchRow> BenchCard(const BenchOptions& options);
 std::vector<BenchRow> BenchMatMul(const BenchOptions& options);
-// Causal attention with GPT-2's heads, over the rate of a large f32 product.
+// Causal attention with GPT-2's heads, over the rate of a large product of the
+// same dtype (--sequence, --dtype choose).
 std::vector<BenchRow> BenchAttention(const BenchOptions& options);
 // Bytes per time over the read-modify-write bandwidth, in turn with it: layer
 // norm and column sums; GELU in both forms, SiLU and addition; softmax; AdamW

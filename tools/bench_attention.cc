@@ -1,6 +1,6 @@
 // Causal attention with GPT-2's heads, forward and both ways, as a share of the
-// rate of a large f32 product that runs in turn with it. Operations are those
-// of half a square: 2 products forward, 5 backward.
+// rate of a large product of the same dtype that runs in turn with it.
+// Operations are those of half a square: 2 products forward, 5 backward.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -14,6 +14,7 @@
 #include "terrace/kernels/copy.h"
 #include "terrace/models/metrics.h"
 #include "terrace/tools/bench.h"
+#include "terrace/tools/bench_workload.h"
 #include "terrace/tools/machine.h"
 
 namespace terrace::tools {
@@ -62,24 +63,37 @@ struct AttentionCall {
   kernels::AttentionBackwardArgs backward;
 };
 
+struct Size {
+  int64_t t, d;
+  DType dtype;
+};
+
+std::vector<Size> Sizes(const BenchOptions& options) {
+  std::vector<Size> sizes = {
+      {256, 64, DType::kF32},   {1024, 64, DType::kF32},
+      {4096, 64, DType::kF32},  {1024, 128, DType::kF32},
+      {1024, 64, DType::kBF16}, {4096, 64, DType::kBF16}};
+  if (const int64_t t = options.sequence; t > 0)
+    sizes = {
+        {t, 64, DType::kF32}, {t, 128, DType::kF32}, {t, 64, DType::kBF16}};
+  if (!options.dtype.empty())
+    std::erase_if(sizes, [only = ReadDType(options.dtype)](const Size& s) {
+      return s.dtype != only;
+    });
+  return sizes;
+}
+
 }  // namespace
 
 std::vector<BenchRow> BenchAttention(const BenchOptions& options) {
-  struct Size {
-    int64_t t, d;
-    DType dtype;
-  };
   const Context ctx({.threads = options.threads});
   std::vector<BenchRow> rows;
-  for (const Size s :
-       {Size{256, 64, DType::kF32}, Size{1024, 64, DType::kF32},
-        Size{4096, 64, DType::kF32}, Size{1024, 128, DType::kF32},
-        Size{1024, 64, DType::kBF16}}) {
+  for (const Size& s : Sizes(options)) {
     const AttentionCall call(ctx, s.t, s.d, s.dtype);
     const double flops = 2.0 * static_cast<double>(kHeads * s.t * s.t * s.d);
     std::vector<double> forward_s, both_s, forward_shares, shares;
     for (int round = 0; round <= options.rounds; ++round) {
-      const double rate = MeasureMatMulRate(ctx);
+      const double rate = MeasureMatMulRate(ctx, s.dtype);
       const double begin = NowSeconds();
       kernels::AttentionForward(ctx, call.forward);
       const double middle = NowSeconds();

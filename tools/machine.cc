@@ -17,6 +17,7 @@
 #include "terrace/core/file.h"
 #include "terrace/core/profiler.h"
 #include "terrace/core/version.h"
+#include "terrace/kernels/copy.h"
 #include "terrace/kernels/instruction_set.h"
 #include "terrace/kernels/matmul.h"
 
@@ -124,13 +125,13 @@ double MeasureCopyBandwidth(const Context& ctx) {
   return 2.0 * kNbytes / best_s;
 }
 
-double MeasureMatMulRate(const Context& ctx) {
+double MeasureMatMulRate(const Context& ctx, DType dtype) {
   constexpr int64_t kN = 768;
-  const Tensor a = ctx.Empty({kN, kN}, DType::kF32);
-  const Tensor b = ctx.Empty({kN, kN}, DType::kF32);
-  Tensor c = ctx.Empty({kN, kN}, DType::kF32);
-  for (const Tensor& t : {a, b})
-    std::fill_n(static_cast<float*>(t.raw()), kN * kN, 0.5f);
+  Tensor a = ctx.Empty({kN, kN}, dtype);
+  Tensor b = ctx.Empty({kN, kN}, dtype);
+  Tensor c = ctx.Empty({kN, kN}, dtype);
+  kernels::Fill(ctx, a.mut(), 0.5);
+  kernels::Fill(ctx, b.mut(), 0.5);
   double best_s = 1e30;
   for (int round = 0; round < 8; ++round) {
     const double begin = NowSeconds();

@@ -26,8 +26,8 @@ std::string VersionLine();
 // best of several rounds over more than the caches hold.
 double MeasureCopyBandwidth(const Context& ctx);
 
-// f32 operations per second of a large matrix product, the best of several.
-double MeasureMatMulRate(const Context& ctx);
+// Operations per second of a large matrix product, the best of several.
+double MeasureMatMulRate(const Context& ctx, DType dtype = DType::kF32);
 
 // Bytes per second of writing and syncing `nbytes` to a file in `folder`, which
 // is removed again. Throws kIo.
