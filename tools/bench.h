@@ -42,6 +42,8 @@ struct BenchOptions {
 
 // The limits of this machine, by one thread and by all (machine_limits.h).
 std::vector<BenchRow> BenchCard(const BenchOptions& options);
+// The three products of each Linear of a GPT-2 block and of the head, over the
+// multiply-add peak (--sequence, --width, --vocab, --dtype choose).
 std::vector<BenchRow> BenchMatMul(const BenchOptions& options);
 // Causal attention with GPT-2's heads, over the rate of a large product of the
 // same dtype (--sequence, --dtype choose).
