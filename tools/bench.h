@@ -50,7 +50,8 @@ std::vector<BenchRow> BenchMatMul(const BenchOptions& options);
 std::vector<BenchRow> BenchAttention(const BenchOptions& options);
 // Bytes per time over the read-modify-write bandwidth, in turn with it: layer
 // norm and column sums; GELU in both forms, SiLU and addition; softmax; AdamW
-// (case B148, with the share of a copy) and the norm before it.
+// (case B148, with the share of a copy) and the norm before it. --sequence rows
+// of --width, but for AdamW.
 std::vector<BenchRow> BenchNorm(const BenchOptions& options);
 std::vector<BenchRow> BenchGelu(const BenchOptions& options);
 std::vector<BenchRow> BenchSoftmax(const BenchOptions& options);
@@ -59,7 +60,7 @@ std::vector<BenchRow> BenchAdamW(const BenchOptions& options);
 // (--sequence, --vocab, --width, --dtype choose others), in turn with them.
 std::vector<BenchRow> BenchHead(const BenchOptions& options);
 // Case B150: 5 ms added to each collective, 2 ranks, 8 layers, overlap on and
-// off, against max(compute, communication).
+// off, against max(compute, communication). --layers chooses others.
 std::vector<BenchRow> BenchOverlap(const BenchOptions& options);
 // Training steps of a small GPT at ZeRO stages 0 to 3 on two ranks.
 std::vector<BenchRow> BenchStep(const BenchOptions& options);

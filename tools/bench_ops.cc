@@ -29,8 +29,21 @@ namespace {
 
 using kernels::UnaryOp;
 
-constexpr int64_t kColumns = 768;
-constexpr int64_t kRows = 65536;  // 192 MiB of f32: far more than caches hold
+// Of an operand: by default 192 MiB of f32, far more than caches hold.
+struct Area {
+  explicit Area(const BenchOptions& options)
+      : rows(options.sequence > 0 ? options.sequence : 65536),
+        columns(options.width > 0 ? options.width : 768) {
+    if (columns % kHeadWidth != 0)
+      TERRACE_THROW(ErrorCode::kUsage, "[bench] --width must be a multiple of ",
+                    kHeadWidth, ", got ", columns);
+  }
+
+  int64_t numel() const { return rows * columns; }
+
+  static constexpr int64_t kHeadWidth = 64;
+  int64_t rows, columns;
+};
 
 struct Work {
   std::string what;
@@ -65,7 +78,7 @@ double Seconds(const std::function<void()>& run) {
 std::vector<BenchRow> Measure(const Context& ctx, const char* bench,
                               const BenchOptions& options,
                               const std::vector<Work>& works) {
-  const Tensor a = Uniform(ctx, {kRows, kColumns});
+  const Tensor a = Uniform(ctx, {Area(options).numel()});
   const double touched = 2.0 * static_cast<double>(a.nbytes());
   const auto reference = [&] {
     kernels::Unary(ctx, UnaryOp::kNeg, a.view(), a.mut());
@@ -100,19 +113,21 @@ std::vector<BenchRow> Measure(const Context& ctx, const char* bench,
   return rows;
 }
 
-constexpr int64_t kNumel = kRows * kColumns;
-
 }  // namespace
 
 std::vector<BenchRow> BenchNorm(const BenchOptions& options) {
+  const Area area(options);
+  const Shape all = {area.rows, area.columns};
+  const int64_t numel = area.numel();
   const Context ctx({.threads = options.threads});
-  const Tensor x = Uniform(ctx, {kRows, kColumns});
-  const Tensor dy = Uniform(ctx, {kRows, kColumns});
-  const Tensor y = Uniform(ctx, {kRows, kColumns});
-  const Tensor gamma = Uniform(ctx, {kColumns}), beta = gamma;
-  const Tensor mean = Uniform(ctx, {kRows}), rstd = Uniform(ctx, {kRows});
-  const Tensor dgamma = Uniform(ctx, {kColumns});
-  const Tensor dbeta = Uniform(ctx, {kColumns});
+  const Tensor x = Uniform(ctx, all);
+  const Tensor dy = Uniform(ctx, all);
+  const Tensor y = Uniform(ctx, all);
+  const Tensor gamma = Uniform(ctx, {area.columns}), beta = gamma;
+  const Tensor mean = Uniform(ctx, {area.rows}),
+               rstd = Uniform(ctx, {area.rows});
+  const Tensor dgamma = Uniform(ctx, {area.columns});
+  const Tensor dbeta = Uniform(ctx, {area.columns});
   kernels::LayerNormForwardArgs forward;
   forward.x = x.view();
   forward.gamma = gamma.view();
@@ -129,7 +144,7 @@ std::vector<BenchRow> BenchNorm(const BenchOptions& options) {
   backward.dx = y.mut();
   backward.dgamma = dgamma.mut();
   backward.dbeta = dbeta.mut();
-  const Tensor sum = Uniform(ctx, {kRows, kColumns});
+  const Tensor sum = Uniform(ctx, all);
   kernels::LayerNormForwardArgs fused_forward = forward;
   fused_forward.residual = dy.view();
   fused_forward.sum = sum.mut();
@@ -145,62 +160,65 @@ std::vector<BenchRow> BenchNorm(const BenchOptions& options) {
   rms_backward.centred = false;
   rms_backward.mean = {};
   rms_backward.dbeta = {};
-  constexpr int64_t kTime = 1024, kHeads = 12, kWidth = kColumns / kHeads;
-  const Tensor table = ctx.Empty({kTime, 2, kWidth / 2}, DType::kF32);
+  const int64_t time = area.rows % 1024 == 0 ? 1024 : area.rows;
+  Tensor table = ctx.Empty({time, 2, Area::kHeadWidth / 2}, DType::kF32);
   kernels::RopeTable(ctx, 10000, table.mut());
-  const Shape heads = {kRows / kTime, kTime, kHeads, kWidth};
+  const Shape heads = {area.rows / time, time, area.columns / Area::kHeadWidth,
+                       Area::kHeadWidth};
   const Tensor queries = x.Reshape(heads), turned = y.Reshape(heads);
   const kernels::RopeArgs rope{
       .x = queries.view(), .table = table.view(), .y = turned.mut()};
   return Measure(ctx, "norm", options,
-                 {{"layer norm forward", 12 * kNumel,
+                 {{"layer norm forward", 12 * numel,
                    [&] { kernels::LayerNormForward(ctx, forward); }},
-                  {"residual and layer norm forward", 24 * kNumel,
+                  {"residual and layer norm forward", 24 * numel,
                    [&] { kernels::LayerNormForward(ctx, fused_forward); }},
-                  {"the same in two calls", 28 * kNumel,
+                  {"the same in two calls", 28 * numel,
                    [&] {
                      kernels::Binary(ctx, kernels::BinaryOp::kAdd, x.view(),
                                      dy.view(), sum.mut());
                      kernels::LayerNormForward(ctx, second);
                    }},
-                  {"layer norm backward", 16 * kNumel,
+                  {"layer norm backward", 16 * numel,
                    [&] { kernels::LayerNormBackward(ctx, backward); }},
-                  {"layer norm and residual backward", 20 * kNumel,
+                  {"layer norm and residual backward", 20 * numel,
                    [&] { kernels::LayerNormBackward(ctx, fused_backward); }},
-                  {"rms norm forward", 12 * kNumel,
+                  {"rms norm forward", 12 * numel,
                    [&] { kernels::LayerNormForward(ctx, rms_forward); }},
-                  {"rms norm backward", 16 * kNumel,
+                  {"rms norm backward", 16 * numel,
                    [&] { kernels::LayerNormBackward(ctx, rms_backward); }},
-                  {"rope", 12 * kNumel, [&] { kernels::Rope(ctx, rope); }},
-                  {"sum of columns", 4 * kNumel, [&] {
+                  {"rope", 12 * numel, [&] { kernels::Rope(ctx, rope); }},
+                  {"sum of columns", 4 * numel, [&] {
                      kernels::SumTo(ctx, x.view(), dbeta.mut(), false);
                    }}});
 }
 
 std::vector<BenchRow> BenchGelu(const BenchOptions& options) {
+  const Area area(options);
+  const int64_t numel = area.numel();
   const Context ctx({.threads = options.threads});
-  const Tensor x = Uniform(ctx, {kNumel}, -4, 4);
-  const Tensor dy = Uniform(ctx, {kNumel});
-  const Tensor y = Uniform(ctx, {kNumel}), z = Uniform(ctx, {kNumel});
-  const Tensor gate = Uniform(ctx, {kNumel}, -4, 4);
+  const Tensor x = Uniform(ctx, {numel}, -4, 4);
+  const Tensor dy = Uniform(ctx, {numel});
+  const Tensor y = Uniform(ctx, {numel}), z = Uniform(ctx, {numel});
+  const Tensor gate = Uniform(ctx, {numel}, -4, 4);
   std::vector<Work> works;
   for (const UnaryOp op :
        {UnaryOp::kGelu, UnaryOp::kGeluTanh, UnaryOp::kSilu}) {
-    works.push_back({StrCat(kernels::Name(op), " forward"), 12 * kNumel,
+    works.push_back({StrCat(kernels::Name(op), " forward"), 12 * numel,
                      [&, op] { kernels::Unary(ctx, op, x.view(), y.mut()); }});
     works.push_back(
-        {StrCat(kernels::Name(op), " backward"), 16 * kNumel, [&, op] {
+        {StrCat(kernels::Name(op), " backward"), 16 * numel, [&, op] {
            kernels::UnaryGrad(ctx, op, x.view(), {}, dy.view(), y.mut(), false);
          }});
   }
-  works.push_back({"swiglu forward", 16 * kNumel, [&] {
+  works.push_back({"swiglu forward", 16 * numel, [&] {
                      kernels::SwiGlu(ctx, x.view(), dy.view(), y.mut());
                    }});
-  works.push_back({"swiglu backward", 28 * kNumel, [&] {
+  works.push_back({"swiglu backward", 28 * numel, [&] {
                      kernels::SwiGluGrad(ctx, gate.view(), x.view(), dy.view(),
                                          y.mut(), z.mut());
                    }});
-  works.push_back({"add", 16 * kNumel, [&] {
+  works.push_back({"add", 16 * numel, [&] {
                      kernels::Binary(ctx, kernels::BinaryOp::kAdd, x.view(),
                                      dy.view(), y.mut());
                    }});
@@ -208,14 +226,17 @@ std::vector<BenchRow> BenchGelu(const BenchOptions& options) {
 }
 
 std::vector<BenchRow> BenchSoftmax(const BenchOptions& options) {
+  const Area area(options);
+  const int64_t numel = area.numel();
   const Context ctx({.threads = options.threads});
-  const Tensor x = Uniform(ctx, {kRows, kColumns}, -4, 4);
-  const Tensor y = Uniform(ctx, {kRows, kColumns}, 0, 2.0 / kColumns);
-  const Tensor out = Uniform(ctx, {kRows, kColumns});
+  const Tensor x = Uniform(ctx, {area.rows, area.columns}, -4, 4);
+  const Tensor y = Uniform(ctx, {area.rows, area.columns}, 0,
+                           2.0 / static_cast<double>(area.columns));
+  const Tensor out = Uniform(ctx, {area.rows, area.columns});
   return Measure(ctx, "softmax", options,
-                 {{"forward", 12 * kNumel,
+                 {{"forward", 12 * numel,
                    [&] { kernels::SoftmaxForward(ctx, x.view(), out.mut()); }},
-                  {"backward", 16 * kNumel, [&] {
+                  {"backward", 16 * numel, [&] {
                      kernels::SoftmaxBackward(ctx, y.view(), x.view(),
                                               out.mut());
                    }}});

@@ -108,14 +108,16 @@ Measured Run(const Workload& w) {
 
 std::vector<BenchRow> BenchOverlap(const BenchOptions& options) {
   constexpr double kDelay = 5e-3, kBlockSeconds = 20e-3;
-  constexpr int kLayers = 8;
+  const int64_t layers = options.layers > 0 ? options.layers : 8;
   Workload w;
-  w.model = Gpt(kLayers, 256, w.time);
+  w.model = Gpt(layers, 256, w.time);
   w.rounds = options.rounds;
   w.batch = 1;
   // Forward is a third of the work, and nearly all of it is in the blocks.
   Measured compute = Run(w);
-  const auto block_s = [&] { return compute.step_s / (3 * kLayers); };
+  const auto block_s = [&] {
+    return compute.step_s / static_cast<double>(3 * layers);
+  };
   while (block_s() < kBlockSeconds && w.batch < 256) {
     const double factor = kBlockSeconds / std::max(block_s(), 1e-6);
     w.batch =
@@ -129,18 +131,18 @@ std::vector<BenchRow> BenchOverlap(const BenchOptions& options) {
   w.overlap = false;
   const Measured off = Run(w);
   const double bound = std::max(compute.step_s, on.busy_s);
-  return {
-      {"overlap",
-       StrCat("B150: 8 layers, 2 ranks, 5 ms a collective, batch ", w.batch),
-       {{"block_s", block_s()},
-        {"collectives", on.collectives},
-        {"compute_s", compute.step_s},
-        {"communication_s", on.busy_s},
-        {"step_on_s", on.step_s},
-        {"step_off_s", off.step_s},
-        {"exposed_on_s", on.exposed_s},
-        {"on_over_bound", on.step_s / bound},
-        {"off_over_bound", off.step_s / bound}}}};
+  return {{"overlap",
+           StrCat("B150: ", layers,
+                  " layers, 2 ranks, 5 ms a collective, batch ", w.batch),
+           {{"block_s", block_s()},
+            {"collectives", on.collectives},
+            {"compute_s", compute.step_s},
+            {"communication_s", on.busy_s},
+            {"step_on_s", on.step_s},
+            {"step_off_s", off.step_s},
+            {"exposed_on_s", on.exposed_s},
+            {"on_over_bound", on.step_s / bound},
+            {"off_over_bound", off.step_s / bound}}}};
 }
 
 std::vector<BenchRow> BenchStep(const BenchOptions& options) {

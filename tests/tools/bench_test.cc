@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "terrace/core/error.h"
@@ -130,6 +131,103 @@ TEST(BenchTest, HeadComparesWithItsProducts) {
     EXPECT_GT(Number(row, "workspace_over_f32_logits"), 0);
   }
   EXPECT_EQ(Number(rows[0], "chunk_rows"), 48);
+}
+
+// Each row says that its least is no more than its most, and both are shares.
+void ExpectSpread(const JsonNode& row, const std::string& least,
+                  const std::string& middle, const std::string& most) {
+  EXPECT_GT(Number(row, least), 0);
+  EXPECT_LE(Number(row, least), Number(row, middle));
+  EXPECT_LE(Number(row, middle), Number(row, most));
+}
+
+TEST(BenchTest, MatMulHasTheProductsOfEachLinear) {
+  const std::vector<JsonNode> rows =
+      Rows({"matmul", "--sequence", "24", "--width", "32", "--vocab", "101",
+            "--rounds", "1", "--threads", "2"});
+  // Two dtypes, four Linears and the head, three products.
+  ASSERT_EQ(rows.size(), 2 * 5 * 3u);
+  EXPECT_EQ(rows[0].Member("what")->text, "f32 forward M 24 N 96 K 32");
+  EXPECT_EQ(rows[1].Member("what")->text, "f32 dx M 24 N 96 K 32");
+  EXPECT_EQ(rows[11].Member("what")->text, "f32 dw M 24 N 32 K 128");
+  EXPECT_EQ(rows[29].Member("what")->text, "bf16 dw M 24 N 101 K 32");
+  for (const JsonNode& row : rows) {
+    EXPECT_GT(Number(row, "share_of_peak"), 0);
+    EXPECT_GT(Number(row, "share_of_large_product"), 0);
+    EXPECT_EQ(row.Member("wanted"), nullptr);  // of so few rows
+  }
+  // 2 M N K operations.
+  EXPECT_NEAR(Number(rows[0], "gflops") * Number(rows[0], "seconds"),
+              2e-9 * 24 * 96 * 32, 1e-6 * 2e-9 * 24 * 96 * 32);
+  const std::vector<JsonNode> judged =
+      Rows({"matmul", "--dtype", "f32", "--sequence", "1024", "--width", "8",
+            "--vocab", "16", "--rounds", "1", "--threads", "2"});
+  ASSERT_EQ(judged.size(), 15u);
+  for (const JsonNode& row : judged)
+    EXPECT_EQ(row.Member("note") != nullptr,
+              Number(row, "share_of_peak") < Number(row, "wanted"));
+}
+
+TEST(BenchTest, AttentionIsAShareOfAProductOfItsDType) {
+  const std::vector<JsonNode> rows = Rows(
+      {"attention", "--sequence", "48", "--rounds", "2", "--threads", "2"});
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[2].Member("what")->text, "bf16 causal T 48 H 12 D 64");
+  for (const JsonNode& row : rows) {
+    EXPECT_GT(Number(row, "forward_share_of_product"), 0);
+    ExpectSpread(row, "least_share", "share_of_large_product", "most_share");
+    EXPECT_GT(Number(row, "forward_backward_s"), 0);
+  }
+}
+
+TEST(BenchTest, OpsThatMemoryBoundsAreSharesOfItsBandwidth) {
+  for (const auto& [name, count] :
+       {std::pair{"norm", 9u}, {"gelu", 9u}, {"softmax", 2u}}) {
+    const std::vector<JsonNode> rows =
+        Rows({name, "--sequence", "50", "--width", "128", "--rounds", "2",
+              "--threads", "2"});
+    ASSERT_EQ(rows.size(), count) << name;
+    for (const JsonNode& row : rows) {
+      EXPECT_GT(Number(row, "share_of_best"), 0);
+      ExpectSpread(row, "share_least", "share_median", "share_most");
+    }
+  }
+  const std::vector<JsonNode> rows =
+      Rows({"adamw", "--rounds", "1", "--threads", "2"});
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_GT(Number(rows[0], "share_of_copy"), 0);
+  // 28 bytes a parameter, of which the norm reads 4.
+  const auto nbytes = [&](size_t i) {
+    return Number(rows[i], "gbytes_per_s") * Number(rows[i], "best_s");
+  };
+  for (const size_t i : {0u, 2u})
+    EXPECT_NEAR(nbytes(i), 28e-9 * (1 << 24), 1e-6);
+  EXPECT_NEAR(nbytes(1), 4e-9 * (1 << 24), 1e-6);
+}
+
+TEST(BenchTest, OverlapIsComparedWithItsBound) {
+  const std::vector<JsonNode> rows =
+      Rows({"overlap", "--layers", "1", "--rounds", "1"});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_THAT(rows[0].Member("what")->text, HasSubstr("B150: 1 layers"));
+  EXPECT_NEAR(Number(rows[0], "on_over_bound"),
+              Number(rows[0], "step_on_s") /
+                  std::max(Number(rows[0], "compute_s"),
+                           Number(rows[0], "communication_s")),
+              1e-6);
+  EXPECT_GT(Number(rows[0], "collectives"), 0);
+}
+
+TEST(BenchTest, StepsOfEachStageAreThere) {
+  const std::vector<JsonNode> rows = Rows({"step", "--rounds", "1"});
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(Number(rows[0], "over_stage0"), 1);
+  for (const JsonNode& row : rows) {
+    EXPECT_NEAR(Number(row, "over_stage0"),
+                Number(row, "step_s") / Number(rows[0], "step_s"), 1e-6);
+    EXPECT_NEAR(Number(row, "tokens_per_s") * Number(row, "step_s"),
+                2 * 8 * 128, 1e-3);
+  }
 }
 
 // A peer that prints these losses, and checks what it is given.
