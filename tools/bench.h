@@ -29,7 +29,8 @@ struct BenchOptions {
   int threads = 1;
   int rounds = 5;
 
-  // Of the rows that train GPT-2: "" and 0 leave it to the row.
+  // Of a model, and of what single ops are given: "" and 0 leave it to the row.
+  // Which row reads what stands in cmd_bench.cc.
   std::string preset, dtype, recompute;
   int64_t batch = 0, sequence = 0, layers = 0, width = 0, vocab = 0;
   int64_t steps = 0;                    // timed ones, of a round

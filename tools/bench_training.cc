@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/models/gpt2.h"
 #include "terrace/models/metrics.h"
@@ -132,8 +133,8 @@ std::vector<BenchRow> BenchOverlap(const BenchOptions& options) {
   const Measured off = Run(w);
   const double bound = std::max(compute.step_s, on.busy_s);
   return {{"overlap",
-           StrCat("B150: ", layers,
-                  " layers, 2 ranks, 5 ms a collective, batch ", w.batch),
+           StrCat("B150: ", Counted(layers, "layer"),
+                  ", 2 ranks, 5 ms a collective, batch ", w.batch),
            {{"block_s", block_s()},
             {"collectives", on.collectives},
             {"compute_s", compute.step_s},

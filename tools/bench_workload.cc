@@ -60,21 +60,18 @@ std::string Workload::Name() const {
 
 Workload ReadWorkload(const BenchOptions& options, Workload fallback) {
   Workload w = std::move(fallback);
-  const auto size = [](const char* flag, int64_t given, int64_t& to) {
-    if (given < 0)
-      TERRACE_THROW(ErrorCode::kUsage, "[bench] ", flag,
-                    " must be at least 1, got ", given);
+  const auto size = [](int64_t given, int64_t& to) {
     if (given > 0) to = given;
   };
   if (!options.preset.empty()) w.preset = options.preset;
   w.model = models::Gpt2Config::Named(w.preset);
   w.model.embd_pdrop = w.model.resid_pdrop = w.model.attn_pdrop = 0;
-  size("--layers", options.layers, w.model.n_layer);
-  size("--vocab", options.vocab, w.model.vocab_size);
-  size("--batch", options.batch, w.batch);
-  size("--sequence", options.sequence, w.sequence);
+  size(options.layers, w.model.n_layer);
+  size(options.vocab, w.model.vocab_size);
+  size(options.batch, w.batch);
+  size(options.sequence, w.sequence);
   if (options.width != 0) {
-    size("--width", options.width, w.model.n_embd);
+    size(options.width, w.model.n_embd);
     if (w.model.n_embd % kHeadWidth != 0)
       TERRACE_THROW(ErrorCode::kUsage, "[bench] --width must be a multiple of ",
                     kHeadWidth, ", got ", options.width);
