@@ -2,8 +2,9 @@
 # llm.c's train_gpt2.c with OpenMP, as a peer of `terrace bench train`:
 #   terrace bench train --dtype f32 --peer 'tools/bench/peers/llmc.sh /path/to/llm.c'
 # Builds the peer alone, where it is measured, below its checkout, with the flags of llm.c's own Makefile, for the
-# processor at hand too (CC, by default gcc; clang's are the same);
-# turns the folder of the workload into llm.c's files and runs. Needs python3 with numpy (PYTHON).
+# processor at hand too (CC, by default gcc; clang's are the same), and again when a source, the compiler, the flags or
+# the processor is another; turns the folder of the workload into llm.c's files and runs. Needs python3 with numpy
+# (PYTHON).
 set -eu
 if [[ $# != 2 || ! -e $1/train_gpt2.c ]]; then
   echo "usage: llmc.sh LLM_C_CHECKOUT FOLDER" >&2
@@ -13,10 +14,21 @@ here=$(cd "$(dirname "$0")" && pwd)
 checkout=$(cd "$1" && pwd)
 folder=$(cd "$2" && pwd)
 binary=$checkout/terrace_peer
-if [[ ! $binary -nt $here/llmc_main.c ]]; then
-  # The flags of its own Makefile, for the machine that measures; nothing of ours is built so.
-  "${CC:-gcc}" -Ofast -march=native -fopenmp -DOMP -Wno-unused-result -Wno-ignored-pragmas -I"$checkout" \
-    -o "$binary" "$here/llmc_main.c" -lm >&2
+# The flags of its own Makefile, for the machine that measures; nothing of ours is built so.
+build=("${CC:-gcc}" -Ofast -march=native -fopenmp -DOMP -Wno-unused-result -Wno-ignored-pragmas "-I$checkout"
+  -o "$binary" "$here/llmc_main.c" -lm)
+# Sums rather than times: a checkout of an older commit is another source, too.
+sources=("$here/llmc_main.c" "$checkout/train_gpt2.c")
+[[ ! -d $checkout/llmc ]] || mapfile -d '' -O 2 -t sources < <(find "$checkout/llmc" -type f -name "*.h" -print0 | sort -z)
+built_from=$(
+  printf '%q ' "${build[@]}" && echo
+  "${build[0]}" --version
+  grep -m 1 '^model name' /proc/cpuinfo || uname -m
+  sha256sum "${sources[@]}"
+)
+if [[ ! -x $binary || $(cat "$binary.built_from" 2>/dev/null) != "$built_from" ]]; then
+  "${build[@]}" >&2
+  printf '%s\n' "$built_from" >"$binary.built_from"
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
