@@ -1,7 +1,7 @@
 // What this machine is and can do: for `doctor` and the head of every
 // benchmark.
 //
-//   for (const Fact& fact : MachineCard(ctx)) Print(fact.name, fact.value);
+//   for (const Fact& fact : MachineFacts(ctx)) Print(fact.name, fact.value);
 #pragma once
 
 #include <cstdint>

@@ -59,7 +59,10 @@ def ours(terrace, name):
 
 
 def main():
-    terrace, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    words = sys.argv[1:]
+    if len(words) not in (1, 2) or not all(word.isdecimal() and int(word) > 0 for word in words[1:]):
+        sys.exit("usage: ops_torch.py TERRACE [ROUNDS]")
+    terrace, rounds = words[0], int(words[1]) if len(words) == 2 else 5
     ratios = {}
     for _ in range(rounds):
         rows = ours(terrace, "attention")
