@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace terrace {
@@ -104,13 +105,20 @@ std::optional<int64_t> AvailableMemory(const std::string& root) {
   return std::min(of_machine, room.value_or(of_machine));
 }
 
-std::optional<int64_t> MemoryLedger::Available() const {
-  const auto available = AvailableMemory(root_);
-  if (!available) return std::nullopt;
+MemoryLedger::MemoryLedger(std::string root)
+    : root_(std::move(root)), own_before_(OwnPageNbytes()) {}
+
+int64_t MemoryLedger::OwnPageNbytes() const {
   std::ifstream statm(root_ + "/proc/self/statm");
   int64_t size = 0, resident = 0, shared = 0;
   statm >> size >> resident >> shared;
-  const int64_t touched = (resident - shared) * ::getpagesize();
+  return (resident - shared) * ::getpagesize();
+}
+
+std::optional<int64_t> MemoryLedger::Available() const {
+  const auto available = AvailableMemory(root_);
+  if (!available) return std::nullopt;
+  const int64_t touched = std::max<int64_t>(OwnPageNbytes() - own_before_, 0);
   return *available - std::max<int64_t>(held_.load() - touched, 0);
 }
 

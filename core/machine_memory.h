@@ -11,7 +11,14 @@
 // as the machine and the group have left.
 //
 // What is promised but was not touched yet is still available to the system. A
-// MemoryLedger, which all arenas of a process share, counts it as taken.
+// MemoryLedger, which all arenas of a process share, counts it as taken:
+//
+//   held = promised, touched or not, less given back
+//   touched = own pages of the process less those when the ledger was made
+//   Reserve(n) if available - max(held - touched, 0) >= n
+//
+// What the process takes beside the arenas after that passes for touched: make
+// the ledger when data, libraries and the like are in place.
 //
 //   auto ledger = std::make_shared<MemoryLedger>();
 //   if (!ledger->Reserve(nbytes)) ...      // thread-safe
@@ -21,7 +28,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 
 namespace terrace {
 
@@ -31,7 +37,7 @@ std::optional<int64_t> AvailableMemory(const std::string& root = "");
 
 class MemoryLedger {
  public:
-  explicit MemoryLedger(std::string root = "") : root_(std::move(root)) {}
+  explicit MemoryLedger(std::string root = "");
 
   // Adds `nbytes` to what is held if the machine can give as many more.
   bool Reserve(int64_t nbytes);
@@ -41,7 +47,10 @@ class MemoryLedger {
   std::optional<int64_t> Available() const;
 
  private:
+  int64_t OwnPageNbytes() const;
+
   const std::string root_;
+  const int64_t own_before_;      // bytes of pages when it was made
   std::atomic<int64_t> held_{0};  // touched or not
 };
 

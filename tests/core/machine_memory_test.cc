@@ -128,10 +128,15 @@ TEST_F(MachineMemoryTest, TheMountCountsWhereThePathIsNotThere) {
 TEST_F(MachineMemoryTest, ALedgerCountsWhatIsPromisedAndNotTouched) {
   WriteMeminfo();
   const int64_t page = ::getpagesize();
-  Write("/proc/self/statm", "5000 10 4 1 0 99 0\n");  // 6 pages of its own
+  // A thousand pages of its own, of data that was read before, and six more.
+  Write("/proc/self/statm", "5000 1004 4 1 0 99 0\n");
   MemoryLedger ledger(root());
   EXPECT_EQ(ledger.Available(), 8000 * kKiB);
-  ledger.Add(5 * page);
+  ledger.Add(7 * page);
+  EXPECT_EQ(ledger.Available(), 8000 * kKiB - 7 * page);
+  Write("/proc/self/statm", "5000 1020 14 1 0 99 0\n");
+  EXPECT_EQ(ledger.Available(), 8000 * kKiB - page);
+  ledger.Add(-2 * page);
   EXPECT_EQ(ledger.Available(), 8000 * kKiB);
   ledger.Add(2 * page);
   EXPECT_EQ(ledger.Available(), 8000 * kKiB - page);
@@ -142,6 +147,16 @@ TEST_F(MachineMemoryTest, ALedgerCountsWhatIsPromisedAndNotTouched) {
   EXPECT_FALSE(ledger.Reserve(1));
   ledger.Add(-1);
   EXPECT_TRUE(ledger.Reserve(1));
+}
+
+// Where it has fewer pages than before, nothing of what is held was touched.
+TEST_F(MachineMemoryTest, ALedgerCountsNoLessThanNothingAsTouched) {
+  WriteMeminfo();
+  Write("/proc/self/statm", "5000 104 4\n");
+  MemoryLedger ledger(root());
+  Write("/proc/self/statm", "5000 24 4\n");
+  ledger.Add(1000);
+  EXPECT_EQ(ledger.Available(), 8000 * kKiB - 1000);
 }
 
 // Each alone would fit, and no page of them is ever touched.
