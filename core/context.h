@@ -58,7 +58,8 @@ struct ContextOptions {
   int64_t host_budget_nbytes = 0;
   uint64_t seed = 0;
   bool dry = false;
-  // Shared by the contexts of a process; made when there is none.
+  // Shared by the contexts of a process; made when there is none. A dry context
+  // needs none.
   std::shared_ptr<MemoryLedger> ledger = nullptr;
 };
 

@@ -134,20 +134,18 @@ Tier Buffer::tier() const { return arena_->tier(); }
 std::shared_ptr<Arena> Arena::Create(Tier tier, int64_t budget_nbytes,
                                      std::shared_ptr<MemoryLedger> ledger,
                                      bool dry) {
-  if (dry)
-    ledger = nullptr;
-  else if (ledger == nullptr)
-    ledger = std::make_shared<MemoryLedger>();
+  if (ledger == nullptr && !dry) ledger = std::make_shared<MemoryLedger>();
   return std::shared_ptr<Arena>(
-      new Arena(tier, budget_nbytes, std::move(ledger)));
+      new Arena(tier, budget_nbytes, dry ? nullptr : std::move(ledger), dry));
 }
 
 Arena::Arena(Tier tier, int64_t budget_nbytes,
-             std::shared_ptr<MemoryLedger> ledger)
+             std::shared_ptr<MemoryLedger> ledger, bool dry)
     : tier_(tier),
       budget_nbytes_(budget_nbytes),
+      dry_(dry),
       ledger_(std::move(ledger)),
-      heap_([this](int64_t nbytes) { return Reserve(nbytes); }, dry()) {
+      heap_([this](int64_t nbytes) { return Reserve(nbytes); }, dry) {
   report_.tier = tier;
   report_.budget_nbytes = budget_nbytes;
 }
@@ -155,11 +153,11 @@ Arena::Arena(Tier tier, int64_t budget_nbytes,
 Arena::~Arena() {
   for (const auto& [block, list] : small_)
     for (std::byte* data : list) std::free(data);
-  if (!dry()) ledger_->Add(-report_.total.now);
+  if (!dry_) ledger_->Add(-report_.total.now);
 }
 
 void Arena::Count(MemoryTag tag, int64_t delta) {
-  if (!dry()) ledger_->Add(delta);
+  if (!dry_) ledger_->Add(delta);
   for (Gauge* gauge :
        {&report_.tags[static_cast<size_t>(tag)], &report_.total}) {
     gauge->now += delta;
@@ -171,7 +169,7 @@ void Arena::Count(MemoryTag tag, int64_t delta) {
 }
 
 bool Arena::Reserve(int64_t nbytes) {
-  if (dry()) return true;
+  if (dry_) return true;
   if (!ledger_->Reserve(nbytes)) return false;
   reserved_ += nbytes;
   return true;
@@ -216,7 +214,7 @@ std::byte* Arena::TakeFromRegion(int64_t block) {
 }
 
 std::byte* Arena::TakePages(int64_t block, MemoryTag tag) {
-  if (!kReuse && !dry())
+  if (!kReuse && !dry_)
     return block < kAskedNbytes || Reserve(block) ? SystemAllocate(block)
                                                   : nullptr;
   const auto take = [&](PageHeap& heap) { return heap.Take(block); };
@@ -239,7 +237,7 @@ void Arena::Expect(int64_t nbytes, int64_t blocks) {
   if (!kReuse || nbytes <= 0) return;
   const std::lock_guard lock(mutex_);
   heap_.Expect(RoundUp(nbytes + blocks * PageNbytes(), PageNbytes()));
-  if (!dry()) ledger_->Add(-std::exchange(reserved_, 0));
+  if (!dry_) ledger_->Add(-std::exchange(reserved_, 0));
 }
 
 std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
@@ -266,9 +264,9 @@ std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
     data = take();
   }
   // The gauges count it from here on.
-  if (!dry()) ledger_->Add(-std::exchange(reserved_, 0));
+  if (!dry_) ledger_->Add(-std::exchange(reserved_, 0));
   if (data == nullptr) {
-    const auto available = dry() ? std::nullopt : ledger_->Available();
+    const auto available = dry_ ? std::nullopt : ledger_->Available();
     const bool lacks = available && *available < nbytes;
     TERRACE_THROW(ErrorCode::kOutOfMemory, "[memory] the machine has no ",
                   FormatBytes(nbytes), " left for ", Name(tag), ": ",
@@ -296,7 +294,7 @@ void Arena::Free(std::byte* data, int64_t nbytes, MemoryTag tag) {
   const bool keep = kReuse && fits &&
                     (tag == MemoryTag::kGradient ||
                      cached + block <= kCacheFloorNbytes + live / kCacheShare);
-  if (!kReuse && (!dry() || block < kSmallNbytes)) return std::free(data);
+  if (!kReuse && (!dry_ || block < kSmallNbytes)) return std::free(data);
   if (block < kSmallNbytes) {
     if (!keep) return std::free(data);
     small_[block].push_back(data);
@@ -407,7 +405,7 @@ void Arena::MakeRegion(int64_t nbytes) {
     });
     if (region_->taken() > 0) retired_.push_back(std::move(region_));
   }
-  region_ = std::make_unique<PageHeap>(nbytes, dry());
+  region_ = std::make_unique<PageHeap>(nbytes, dry_);
   stats_.region_nbytes = region_->mapped();
   // What served the pass before it had a region is not needed beside it.
   EmptyCacheLocked();

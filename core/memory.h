@@ -123,7 +123,7 @@ struct PassStats {
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   // budget_nbytes 0 means no limit. Arenas of one process share a ledger; made
-  // when there is none, and not used by a dry one.
+  // when there is none. A dry one needs none.
   static std::shared_ptr<Arena> Create(
       Tier tier, int64_t budget_nbytes = 0,
       std::shared_ptr<MemoryLedger> ledger = nullptr, bool dry = false);
@@ -153,9 +153,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
  private:
   friend class Buffer;
   friend class PassPause;
-  // Dry without a ledger.
-  Arena(Tier tier, int64_t budget_nbytes, std::shared_ptr<MemoryLedger> ledger);
-  bool dry() const { return ledger_ == nullptr; }
+  Arena(Tier tier, int64_t budget_nbytes, std::shared_ptr<MemoryLedger> ledger,
+        bool dry);
 
   void Free(std::byte* data, int64_t nbytes, MemoryTag tag);
   struct Pass {
@@ -181,7 +180,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   const Tier tier_;
   const int64_t budget_nbytes_;
-  const std::shared_ptr<MemoryLedger> ledger_;
+  const bool dry_;
+  const std::shared_ptr<MemoryLedger> ledger_;  // null where dry
   mutable std::mutex mutex_;
   MemoryReport report_;
   std::map<int64_t, std::vector<std::byte*>> small_;  // freed, by block size

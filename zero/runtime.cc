@@ -54,10 +54,8 @@ int ThreadsOf(const LaunchOptions& options) {
   return options.threads > 0 ? options.threads : DefaultThreads(options.ranks);
 }
 
-// Dry without a ledger.
-ContextOptions ContextOf(const LaunchOptions& options, int threads,
-                         std::shared_ptr<MemoryLedger> ledger) {
-  const bool dry = ledger == nullptr;
+ContextOptions ContextOf(const LaunchOptions& options, int threads, bool dry,
+                         std::shared_ptr<MemoryLedger> ledger = nullptr) {
   return {
       .threads = threads,
       .device_budget_nbytes = options.config.device_memory_nbytes.value_or(0),
@@ -164,7 +162,8 @@ struct Job {
 Runtime::Runtime(const LaunchOptions& options, const Shared& shared,
                  const std::shared_ptr<ThreadGroup>& group, int rank)
     : options_(options),
-      context_(ContextOf(options, shared.threads, shared.ledger)) {
+      context_(
+          ContextOf(options, shared.threads, /*dry=*/false, shared.ledger)) {
   if (options.profile) {
     profiler_ = std::make_unique<Profiler>(
         ProfilerOptions{.rank = rank, .max_trace_events = 1 << 16});
@@ -179,7 +178,7 @@ Runtime::Runtime(const LaunchOptions& options, const Shared& shared,
 
 Runtime::Runtime(const LaunchOptions& options, int rank)
     : options_(options),
-      context_(ContextOf(options, ThreadsOf(options), nullptr)),
+      context_(ContextOf(options, ThreadsOf(options), /*dry=*/true)),
       comm_(MakeDryCommunicator(rank, options.ranks,
                                 context_.device_arena().shared_from_this())),
       store_(std::make_unique<ParameterStore>(

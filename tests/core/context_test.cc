@@ -26,6 +26,21 @@ TEST(ContextTest, HasTwoArenasWithBudgetsOfTheirOwn) {
   EXPECT_NE(ctx.host_arena().Allocate(2000, MemoryTag::kStaging), nullptr);
 }
 
+#if !defined(__SANITIZE_ADDRESS__)  // which touches an eighth of it
+// No page of it is touched: the machine alone does not know.
+TEST(ContextTest, ItsArenasShareALedger) {
+  const auto available = AvailableMemory();
+  if (!available) GTEST_SKIP() << "this system does not say what it has";
+  const Context ctx;
+  const int64_t most = *available / 4 * 3;
+  const auto held = ctx.device_arena().Allocate(most, MemoryTag::kActivation);
+  EXPECT_THAT(ErrorOf([&] {
+                (void)ctx.host_arena().Allocate(most, MemoryTag::kStaging);
+              }),
+              HasSubstr("the machine has no "));
+}
+#endif
+
 TEST(ContextTest, ModesLastAsLongAsTheirScopes) {
   Context ctx;
   EXPECT_TRUE(ctx.grad_enabled());
