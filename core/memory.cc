@@ -21,8 +21,8 @@ constexpr bool kReuse = false;
 constexpr bool kReuse = true;
 #endif
 
-// Freed bytes kept beyond this and this share of what is in use go back at
-// once.
+// Freed bytes that neither transfers nor passes take again: kept beyond this
+// and this share of what is in use they go back at once.
 constexpr int64_t kCacheFloorNbytes = int64_t{32} << 20;
 constexpr int64_t kCacheShare = 64;
 
@@ -53,6 +53,12 @@ int64_t BlockNbytes(int64_t nbytes) {
 // walk. When an open gradient goes is up to the exchange that reads it.
 bool IsOfPasses(MemoryTag tag) {
   return tag == MemoryTag::kActivation || tag == MemoryTag::kWorkspace;
+}
+
+// Blocks of gradients and their exchange: the next step takes as many, whenever
+// this one's end.
+bool IsOfTransfers(MemoryTag tag) {
+  return tag == MemoryTag::kGradient || tag == MemoryTag::kCommunication;
 }
 
 std::byte* SystemAllocate(int64_t block) {
@@ -277,6 +283,8 @@ std::shared_ptr<Buffer> Arena::Allocate(int64_t nbytes, MemoryTag tag) {
   }
   if (budget_nbytes_ > 0)
     ShrinkCacheLocked(report_.total.now + nbytes - budget_nbytes_);
+  if (IsOfTransfers(tag))
+    transfers_kept_ = std::max<int64_t>(transfers_kept_ - block, 0);
   Count(tag, nbytes);
   return std::make_shared<Buffer>(shared_from_this(), data, nbytes, tag);
 }
@@ -285,16 +293,15 @@ void Arena::Free(std::byte* data, int64_t nbytes, MemoryTag tag) {
   const int64_t block = BlockNbytes(nbytes);
   const std::lock_guard lock(mutex_);
   Count(tag, -nbytes);
-  const int64_t cached =
-      report_.tags[static_cast<size_t>(MemoryTag::kCache)].now;
-  const int64_t live = report_.live.now;
+  const int64_t others = report_[MemoryTag::kCache].now - transfers_kept_ -
+                         (region_ == nullptr ? 0 : region_->kept());
+  const int64_t most = kCacheFloorNbytes + report_.live.now / kCacheShare;
   const bool fits =
       budget_nbytes_ == 0 || report_.total.now + block <= budget_nbytes_;
-  // The next step wants as many open gradients as this one.
-  const bool keep = kReuse && fits &&
-                    (tag == MemoryTag::kGradient ||
-                     cached + block <= kCacheFloorNbytes + live / kCacheShare);
+  const bool keep =
+      kReuse && fits && (IsOfTransfers(tag) || others + block <= most);
   if (!kReuse && (!dry_ || block < kSmallNbytes)) return std::free(data);
+  if (keep && IsOfTransfers(tag)) transfers_kept_ += block;
   if (block < kSmallNbytes) {
     if (!keep) return std::free(data);
     small_[block].push_back(data);
@@ -332,6 +339,7 @@ void Arena::ShrinkCacheLocked(int64_t nbytes) {
     nbytes -=
         OnHeap(*heap, [&](PageHeap& of) { return of.DiscardAtLeast(nbytes); });
   }
+  transfers_kept_ = std::min(transfers_kept_, heap_.kept());
   if (nbytes > 0) EmptyCacheLocked();
 }
 
@@ -348,6 +356,7 @@ void Arena::EmptyCacheLocked() {
     return 0;
   };
   OnHeap(heap_, discard);
+  transfers_kept_ = 0;
   if (region_ != nullptr) OnHeap(*region_, discard);
 }
 

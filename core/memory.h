@@ -6,8 +6,8 @@
 // numbers mean the same everywhere. Freed blocks are kept for reuse under the
 // tag `cache`, which counts against the budget and gives way before an
 // allocation is refused. Beyond a small share of what is in use they go back to
-// the system at once, but for open gradients and the region of passes, which
-// the next step wants again.
+// the system at once, but for open gradients, exchange staging and the region
+// of passes, which the next step wants again: they do not count in that share.
 //
 // Work that repeats is told apart by BeginPass: from its second time on, each
 // activation and workspace of a pass has a planned place in one region
@@ -186,7 +186,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   MemoryReport report_;
   std::map<int64_t, std::vector<std::byte*>> small_;  // freed, by block size
   PageHeap heap_;
-  int64_t reserved_ = 0;  // in the ledger for the allocation under way
+  int64_t transfers_kept_ = 0;  // cached bytes that transfers take again
+  int64_t reserved_ = 0;        // in the ledger for the allocation under way
 
   // Passes. The region serves blocks while the pass's trace follows its plan;
   // regions that a larger one replaced go when their last block does.

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "terrace/core/shape.h"
+#include "terrace/tests/support/resident.h"
 #include "terrace/tests/support/tensors.h"
 
 namespace terrace {
@@ -244,6 +248,86 @@ TEST(ArenaTest, TheCacheGivesWayByWhatIsMissing) {
   const auto c = arena->Allocate(70 * page, MemoryTag::kParameter);
   EXPECT_EQ(arena->Report()[MemoryTag::kCache].now, 20 * page);
   EXPECT_EQ(arena->Report().total.peak, 100 * page);
+}
+
+// A step with transfers in small, whose freed blocks come to more than what is
+// kept of others. Once each was used, all are taken from freed ones, whose
+// pages are there before anybody touches them, and all are kept.
+void PlayTransfers(const std::shared_ptr<Arena>& arena, bool settled) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const auto cached = [&] { return arena->Report()[MemoryTag::kCache].now; };
+  const auto block_of = [](int64_t nbytes) {
+    return RoundUp(nbytes, nbytes < 4096 ? 64 : PageNbytes());
+  };
+  const auto take = [&](int64_t nbytes, MemoryTag tag) {
+    const int64_t before = cached();
+    auto buffer = arena->Allocate(nbytes, tag);
+    if (settled) {
+      EXPECT_EQ(cached(), before - block_of(nbytes)) << Name(tag);
+      if (nbytes >= 4096) {
+        EXPECT_EQ(support::ResidentNbytes(*buffer), block_of(nbytes))
+            << Name(tag);
+      }
+    }
+    std::memset(buffer->data(), 1, static_cast<size_t>(nbytes));
+    return buffer;
+  };
+  const auto give = [&](std::shared_ptr<Buffer> buffer) {
+    const int64_t before = cached();
+    const int64_t block = block_of(buffer->nbytes());
+    buffer.reset();
+    if (settled) {
+      EXPECT_EQ(cached(), before + block);
+    }
+  };
+  std::vector<std::shared_ptr<Buffer>> activations;
+  std::deque<std::shared_ptr<Buffer>> open;
+  const auto give_oldest = [&] {
+    give(std::exchange(open.front(), nullptr));
+    open.pop_front();
+  };
+  arena->BeginPass(0);
+  for (int layer = 0; layer < 12; ++layer)
+    activations.push_back(take(4 * kMiB, MemoryTag::kActivation));
+  while (!activations.empty()) {
+    open.push_back(take(12 * kMiB, MemoryTag::kGradient));
+    auto sent = take(36 * kMiB, MemoryTag::kCommunication);
+    auto window = take(3 * kMiB + 4096, MemoryTag::kStaging);
+    give(take(1000, MemoryTag::kStaging));
+    give(std::move(window));
+    give(std::move(sent));
+    give(std::exchange(activations.back(), nullptr));
+    activations.pop_back();
+    if (open.size() > 2) give_oldest();
+  }
+  while (!open.empty()) give_oldest();
+}
+
+TEST(ArenaTest, AStepWithTransfersAsksTheSystemForNothing) {
+  const auto arena = Arena::Create(Tier::kDevice);
+  // The first records its pass, and the second is the first in the region.
+  for (int step = 0; step < 5; ++step) PlayTransfers(arena, step >= 2);
+}
+
+// What neither transfers nor passes take again goes back beyond 32 MiB and a
+// share of what is in use, however much of theirs is kept.
+TEST(ArenaTest, OtherBlocksAreKeptUpToAShare) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const auto arena = Arena::Create(Tier::kDevice);
+  const auto cached = [&] { return arena->Report()[MemoryTag::kCache].now; };
+  (void)arena->Allocate(50 * kMiB, MemoryTag::kGradient);
+  EXPECT_EQ(cached(), 50 * kMiB);
+  (void)arena->Allocate(40 * kMiB, MemoryTag::kStaging);
+  EXPECT_EQ(cached(), 50 * kMiB) << "in the gradient's place for a while";
+  auto gradient = arena->Allocate(50 * kMiB, MemoryTag::kGradient);
+  auto a = arena->Allocate(20 * kMiB, MemoryTag::kStaging);
+  auto b = arena->Allocate(20 * kMiB, MemoryTag::kStaging);
+  gradient.reset();
+  const int64_t before = cached();
+  a.reset();
+  EXPECT_EQ(cached(), before + 20 * kMiB);
+  b.reset();
+  EXPECT_EQ(cached(), before + 20 * kMiB) << "40 MiB are beyond it";
 }
 
 TEST(ArenaTest, ABudgetBindsWithPassesToo) {
