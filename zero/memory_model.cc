@@ -184,19 +184,15 @@ class StepWalk {
   }
 
   int64_t Staging(UnitId id, bool again) const {
-    if (shards_ == 1) return 0;
-    int64_t sent = 0, sum = 0;
-    for (const SegmentLayout& s : layout_.unit(id).segments) {
-      if (!s.trainable) continue;
-      const DType grad = Or64(s.dtype, options_.grad);
-      const int64_t piece = PieceOfSlice(SliceNumel(s.numel, shards_),
-                                         options_.bucket_numel, shards_);
-      if (grad != options_.wire)
-        sent = std::max(sent, shards_ * piece * SizeOf(options_.wire));
-      if (again && ByMicroStep(options_))
-        sum = std::max(sum, piece * SizeOf(grad));
-    }
-    return sent + sum;
+    std::vector<ReduceSegment> segments;
+    for (const SegmentLayout& s : layout_.unit(id).segments)
+      if (s.trainable)
+        segments.push_back({.slice_numel = SliceNumel(s.numel, shards_),
+                            .grad_dtype = Or64(s.dtype, options_.grad),
+                            .accumulate = again && ByMicroStep(options_)});
+    const StagingBytes staging =
+        StagingOf(segments, options_.wire, options_.bucket_numel, shards_);
+    return staging.sent + staging.sum;
   }
 
   const Layout& layout_;
