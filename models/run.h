@@ -78,9 +78,10 @@ struct RunOutcome {
 
 class TrainingRun {
  public:
-  // Throws kUsage below a launcher (zero/process.h), kConfig, kData, or
-  // kAlreadyExists for an output folder that holds a run or that another one
-  // writes, kIo for one that cannot be written.
+  // Throws kUsage below a launcher (zero/process.h), kConfig, kData,
+  // kOutOfMemory for a batch or a training that the machine or a budget does
+  // not hold (memory_plan.h), kAlreadyExists for an output folder that holds a
+  // run or that another one writes, kIo for one that cannot be written.
   TrainingRun(zero::RunFile file, RunRequest request);
 
   const zero::LaunchOptions& launch() const { return launch_; }
