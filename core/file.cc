@@ -299,6 +299,12 @@ void MakeDirectories(const std::string& path) {
   }
 }
 
+bool IsFileAt(int descriptor, const std::string& path) {
+  struct stat open = {}, there = {};
+  return ::fstat(descriptor, &open) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         open.st_ino == there.st_ino && open.st_dev == there.st_dev;
+}
+
 void SyncDirectory(const std::string& path, const internal::FileCalls& calls) {
   const File folder = File::OpenRead(path);
   int result;

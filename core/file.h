@@ -127,6 +127,10 @@ std::string ReadFile(const std::string& path);
 // Like mkdir -p. Throws kIo when a part of the path is not a folder.
 void MakeDirectories(const std::string& path);
 
+// Whether the open file is the one that `path` leads to: not removed, moved or
+// replaced meanwhile.
+bool IsFileAt(int descriptor, const std::string& path);
+
 // fsync of a folder: makes files created or renamed in it durable.
 void SyncDirectory(const std::string& path, const internal::FileCalls& calls =
                                                 internal::SystemFileCalls());

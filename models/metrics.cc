@@ -1,7 +1,5 @@
 #include "terrace/models/metrics.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -190,11 +188,7 @@ MetricsFile::MetricsFile(const std::string& path, int64_t keep_until,
 }
 
 void MetricsFile::CheckThere() const {
-  struct stat mine = {}, there = {};
-  if (::fstat(file_.descriptor(), &mine) == 0 &&
-      ::stat(path().c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
-      mine.st_dev == there.st_dev)
-    return;
+  if (IsFileAt(file_.descriptor(), path())) return;
   TERRACE_THROW(ErrorCode::kIo, "[train] ", path(),
                 " must stay while the run writes it, but it or its folder was "
                 "removed, moved or replaced");

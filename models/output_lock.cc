@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -94,11 +93,7 @@ bool OutputLock::TryLock() {
   return true;
 }
 
-bool OutputLock::IsThere() const {
-  struct stat mine = {}, there = {};
-  return ::fstat(fd_, &mine) == 0 && ::lstat(path_.c_str(), &there) == 0 &&
-         mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
-}
+bool OutputLock::IsThere() const { return IsFileAt(fd_, path_); }
 
 void OutputLock::CheckHeld() const {
   if (IsThere()) return;

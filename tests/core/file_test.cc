@@ -214,6 +214,19 @@ TEST_F(FileTest, MakeDirectoriesMakesParentsAndRefusesFiles) {
   }
 }
 
+TEST_F(FileTest, AnOpenFileIsAtItsPathUntilItIsMovedOrReplaced) {
+  const File file = File::OpenWrite(Path("a"));
+  EXPECT_TRUE(IsFileAt(file.descriptor(), Path("a")));
+  std::filesystem::create_symlink("a", Path("link"));
+  EXPECT_TRUE(IsFileAt(file.descriptor(), Path("link")));
+  std::filesystem::rename(Path("a"), Path("b"));
+  EXPECT_FALSE(IsFileAt(file.descriptor(), Path("a"))) << "gone";
+  EXPECT_TRUE(IsFileAt(file.descriptor(), Path("b")));
+  WriteFileAtomically(Path("a"), "another");
+  EXPECT_FALSE(IsFileAt(file.descriptor(), Path("a")));
+  EXPECT_FALSE(IsFileAt(-1, Path("a")));
+}
+
 TEST_F(FileTest, GlobIsSortedByBytesAndEmptyWithoutMatch) {
   MakeDirectories(Path("d"));
   for (const char* name : {"b.txt", "B.txt", "a.txt", "d/c.txt", "e[1].txt"}) {
