@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "terrace/models/gpt2.h"
+#include "terrace/tests/models/tiny_gpt2.h"
 #include "terrace/tests/support/one_rank.h"
 #include "terrace/tests/support/tensors.h"
 
@@ -19,12 +20,8 @@ using testing::RunOneRank;
 using Ids = std::vector<int32_t>;
 
 Gpt2Config Tiny() {
-  Gpt2Config config;
-  config.vocab_size = 23;
-  config.n_positions = 8;
-  config.n_embd = 16;
-  config.n_layer = 2;
-  config.n_head = 2;
+  Gpt2Config config = TinyGpt2(23, 8);
+  config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0.1;
   config.initializer_range = 0.5;  // far from uniform
   return config;
 }

@@ -9,6 +9,7 @@
 
 #include "terrace/core/profiler.h"
 #include "terrace/models/config.h"
+#include "terrace/tests/models/tiny_gpt2.h"
 #include "terrace/tests/support/one_rank.h"
 #include "terrace/tests/support/tensors.h"
 
@@ -24,16 +25,7 @@ using testing::ReadValues;
 using testing::RunOneRank;
 using testing::RunOneRankF64;
 
-Gpt2Config Tiny() {
-  Gpt2Config config;
-  config.vocab_size = 31;
-  config.n_positions = 12;
-  config.n_embd = 16;
-  config.n_layer = 2;
-  config.n_head = 2;
-  config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0;
-  return config;
-}
+Gpt2Config Tiny() { return TinyGpt2(31, 12); }
 
 // Ids that repeat every seven tokens, each the label of the one before.
 HostBatch Cycle(int64_t batch, int64_t time) {

@@ -8,46 +8,21 @@
 #include "terrace/models/gpt2.h"
 #include "terrace/models/trainer.h"
 #include "terrace/tests/models/trainer_support.h"
+#include "terrace/tests/support/baseline.h"
 #include "terrace/tests/support/resident.h"
 #include "terrace/tests/support/tensors.h"
 
 namespace terrace::models {
 namespace {
 
+using testing::BaselineLaunch;
+using testing::BaselineOptions;
+
 ModelMaker Gpt(const Gpt2Config& config) {
   return [config](const nn::Scope& scope) {
     return std::make_unique<Gpt2>(scope, config);
   };
 }
-
-struct Setting {
-  int ranks = 1, threads = 1, stage = 0, accumulation = 1;
-  bool bf16 = false, recompute = false;
-
-  std::string ToString() const {
-    return StrCat(ranks, " ranks, ", threads, " threads, stage ", stage,
-                  ", accumulation ", accumulation, bf16 ? ", bf16" : "",
-                  recompute ? ", recomputed" : "");
-  }
-  zero::LaunchOptions Launch(int64_t micro_batch) const {
-    zero::LaunchOptions launch;
-    launch.ranks = ranks;
-    launch.threads = threads;
-    launch.config = zero::ReadEngineConfig(
-        zero::ParseJson(
-            StrCat("{\"train_micro_batch_size_per_gpu\": ", micro_batch,
-                   ", \"gradient_accumulation_steps\": ", accumulation,
-                   ", \"bf16\": {\"enabled\": ", bf16 ? "true" : "false",
-                   "}, \"optimizer\": {\"type\": \"AdamW\"}, "
-                   "\"zero_optimization\": {\"stage\": ",
-                   stage,
-                   "}, \"terrace\": {\"activation_checkpointing_policy\": \"",
-                   recompute ? "block" : "none", "\"}}"),
-            "test"),
-        {.world_size = ranks});
-    return launch;
-  }
-};
 
 Gpt2Config Small() {
   Gpt2Config config;
@@ -62,23 +37,17 @@ Gpt2Config Small() {
 constexpr int64_t kRows = 3, kTokens = 40;
 
 MemoryReport Real(const zero::LaunchOptions& launch) {
-  std::vector<int32_t> text(kTokens * 64 + 1);
-  for (size_t i = 0; i < text.size(); ++i)
-    text[i] = static_cast<int32_t>(i * i % 300);
-  const TokenDataset data(text, 301, {.sequence_length = kTokens});
+  const TokenDataset data = Data(kTokens * 64 + 1, false, kTokens);
   MemoryReport report;
-  zero::FirstFailure failure;
-  zero::Launch(
+  OnRanks(
       launch,
-      [&](zero::Runtime& rt) {
-        const Gpt2 model(nn::Scope(rt.store()), Small());
-        zero::Engine engine(rt);
+      [&](zero::Engine& engine, const Model& model) {
         Trainer trainer(engine, model, data, {});
         for (int step = 0; step < 5; ++step) trainer.Step();
-        if (rt.rank() == 0) report = rt.context().device_arena().Report();
+        if (engine.runtime().rank() == 0)
+          report = engine.context().device_arena().Report();
       },
-      &failure);
-  EXPECT_FALSE(failure.failed) << failure.message;
+      Small());
   return report;
 }
 
@@ -89,13 +58,14 @@ TEST(MemoryPlanTest, EqualsTheGaugesOfTraining) {
       for (const bool bf16 : {false, true}) {
         for (const bool recompute : {false, true}) {
           for (const int accumulation : {1, 2}) {
-            const Setting setting{.ranks = ranks,
-                                  .stage = stage,
-                                  .accumulation = accumulation,
-                                  .bf16 = bf16,
-                                  .recompute = recompute};
-            SCOPED_TRACE(setting.ToString());
-            const zero::LaunchOptions launch = setting.Launch(kRows);
+            const BaselineOptions options{.ranks = ranks,
+                                          .stage = stage,
+                                          .bf16 = bf16,
+                                          .micro_batch = kRows,
+                                          .accumulation = accumulation,
+                                          .recompute = recompute};
+            SCOPED_TRACE(options.ToString());
+            const zero::LaunchOptions launch = BaselineLaunch(options);
             const MemoryReport real = Real(launch);
             const MemoryPlan plan = PlanMemory(launch, Gpt(Small()), kTokens);
             for (size_t i = 0; i < real.tags.size(); ++i) {
@@ -121,8 +91,8 @@ TEST(MemoryPlanTest, EqualsTheGaugesOfTraining) {
 
 TEST(MemoryPlanTest, LaterMicroStepsAreAllAlike) {
   for (const int stage : {0, 2}) {
-    const Setting setting{.ranks = 2, .stage = stage, .accumulation = 7};
-    const zero::LaunchOptions launch = setting.Launch(1);
+    const zero::LaunchOptions launch = BaselineLaunch(
+        {.ranks = 2, .stage = stage, .micro_batch = 1, .accumulation = 7});
     const MemoryReport real = Real(launch);
     const MemoryReport plan = PlanMemory(launch, Gpt(Small()), kTokens).device;
     for (const MemoryTag tag :
@@ -136,8 +106,9 @@ TEST(MemoryPlanTest, LaterMicroStepsAreAllAlike) {
 // Each of three threads has equal scratch, of which one at least is there.
 TEST(MemoryPlanTest, ThreadsTakeAtMostThePlannedWorkspace) {
   for (const bool bf16 : {false, true}) {
-    const Setting setting{.threads = 3, .bf16 = bf16};
-    const zero::LaunchOptions launch = setting.Launch(kRows);
+    zero::LaunchOptions launch =
+        BaselineLaunch({.bf16 = bf16, .micro_batch = kRows});
+    launch.threads = 3;
     const MemoryReport real = Real(launch);
     const MemoryReport plan = PlanMemory(launch, Gpt(Small()), kTokens).device;
     EXPECT_EQ(plan[MemoryTag::kActivation].peak,
@@ -153,9 +124,10 @@ TEST(MemoryPlanTest, ThreadsTakeAtMostThePlannedWorkspace) {
 TEST(MemoryPlanTest, RequiresWhatTrainingNeedsAndNotAByteMore) {
   for (const int stage : {0, 3}) {
     for (const bool recompute : {false, true}) {
-      const Setting setting{.stage = stage, .recompute = recompute};
-      SCOPED_TRACE(setting.ToString());
-      zero::LaunchOptions launch = setting.Launch(kRows);
+      const BaselineOptions options{
+          .stage = stage, .micro_batch = kRows, .recompute = recompute};
+      SCOPED_TRACE(options.ToString());
+      zero::LaunchOptions launch = BaselineLaunch(options);
       const int64_t least =
           PlanMemory(launch, Gpt(Small()), kTokens).device.live.peak;
       launch.config.device_memory_nbytes = least;
@@ -174,8 +146,8 @@ TEST(MemoryPlanTest, RequiresWhatTrainingNeedsAndNotAByteMore) {
 }
 
 TEST(MemoryPlanTest, RequiresOfTheMachineWhatAllRanksNeed) {
-  const Setting setting{.ranks = 2, .stage = 1};
-  zero::LaunchOptions launch = setting.Launch(16);
+  zero::LaunchOptions launch =
+      BaselineLaunch({.ranks = 2, .stage = 1, .micro_batch = 16});
   const MemoryPlan plan = PlanMemory(launch, Gpt(Small()), kTokens);
   launch.available_nbytes = 2 * plan.device.live.peak;
   RequireMemory(launch, Gpt(Small()), kTokens);
@@ -202,9 +174,9 @@ TEST(MemoryPlanTest, RequiresOfTheMachineWhatAllRanksNeed) {
 // 355 M parameters with gradients and moments, 16 bytes each, and activations:
 // planned without a part of them.
 TEST(MemoryPlanTest, TouchesNoMemory) {
-  const Setting setting{.threads = 2};
-  Gpt2Config config = Gpt2Config::Named("gpt2-medium");
-  const zero::LaunchOptions launch = setting.Launch(1);
+  const Gpt2Config config = Gpt2Config::Named("gpt2-medium");
+  zero::LaunchOptions launch = BaselineLaunch({.micro_batch = 1});
+  launch.threads = 2;
   PlanMemory(launch, Gpt(Small()), kTokens);  // what libraries keep
   const int64_t before = support::ResidentNbytes();
   const MemoryPlan plan = PlanMemory(launch, Gpt(config), 1024);
@@ -216,7 +188,7 @@ TEST(MemoryPlanTest, TouchesNoMemory) {
 
 TEST(MemoryPlanTest, RefusesABatchWithoutTokens) {
   try {
-    PlanMemory(Setting().Launch(1), Gpt(Small()), 0);
+    PlanMemory(BaselineLaunch({}), Gpt(Small()), 0);
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.message(),

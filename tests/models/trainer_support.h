@@ -18,6 +18,7 @@
 #include "terrace/models/gpt2.h"
 #include "terrace/models/token_dataset.h"
 #include "terrace/nn/module.h"
+#include "terrace/tests/models/tiny_gpt2.h"
 #include "terrace/zero/config/json_source.h"
 #include "terrace/zero/engine.h"
 #include "terrace/zero/runtime.h"
@@ -26,23 +27,15 @@ namespace terrace::models {
 
 inline constexpr int64_t kTime = 16;
 
-inline Gpt2Config TinyConfig() {
-  Gpt2Config config;
-  config.vocab_size = 61;
-  config.n_positions = kTime;
-  config.n_embd = 16;
-  config.n_layer = 2;
-  config.n_head = 2;
-  config.embd_pdrop = config.resid_pdrop = config.attn_pdrop = 0;
-  return config;
-}
+inline Gpt2Config TinyConfig() { return TinyGpt2(61, kTime); }
 
-inline TokenDataset Data(int64_t tokens, bool keep_partial) {
+inline TokenDataset Data(int64_t tokens, bool keep_partial,
+                         int64_t time = kTime) {
   std::vector<int32_t> ids(static_cast<size_t>(tokens));
   for (size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>(i * (i + 3) % 61);
   return TokenDataset(ids, 61,
-                      {.sequence_length = kTime, .keep_partial = keep_partial});
+                      {.sequence_length = time, .keep_partial = keep_partial});
 }
 
 inline zero::LaunchOptions Options(int ranks, int64_t micro_batch, int stage) {
@@ -61,12 +54,13 @@ inline zero::LaunchOptions Options(int ranks, int64_t micro_batch, int stage) {
 
 // Runs `fn` on each rank, with a model and an engine.
 template <class Fn>
-void OnRanks(const zero::LaunchOptions& options, const Fn& fn) {
+void OnRanks(const zero::LaunchOptions& options, const Fn& fn,
+             const Gpt2Config& config = TinyConfig()) {
   zero::FirstFailure failure;
   zero::Launch(
       options,
       [&](zero::Runtime& rt) {
-        const Gpt2 model(nn::Scope(rt.store()), TinyConfig());
+        const Gpt2 model(nn::Scope(rt.store()), config);
         zero::Engine engine(rt);
         fn(engine, model);
       },
