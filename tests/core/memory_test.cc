@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -329,6 +332,79 @@ TEST(ArenaTest, OtherBlocksAreKeptUpToAShare) {
   b.reset();
   EXPECT_EQ(cached(), before + 20 * kMiB) << "40 MiB are beyond it";
 }
+
+// Beyond what can be planned in time a pass is served without a plan; others
+// keep theirs.
+TEST(ArenaTest, APassOfVeryManyBlocksIsNotPlanned) {
+  const int64_t page = PageNbytes();
+  const auto arena = Arena::Create(Tier::kDevice);
+  const auto play = [&](int pass) {
+    arena->BeginPass(pass);
+    const auto held = arena->Allocate(page, MemoryTag::kActivation);
+    std::memset(held->data(), pass, static_cast<size_t>(page));
+    for (int i = 0; i < 16384; ++i) {
+      const auto other = arena->Allocate(page, MemoryTag::kActivation);
+      std::memset(other->data(), 7, static_cast<size_t>(page));
+    }
+    EXPECT_EQ(std::to_integer<int>(held->data()[page - 1]), pass);
+  };
+  for (int step = 0; step < 3; ++step) play(1);
+  EXPECT_EQ(arena->pass_stats().region_nbytes, 0);
+  for (int step = 0; step < 2; ++step) {
+    arena->BeginPass(0);
+    PlayPass(*arena);
+  }
+  EXPECT_EQ(arena->pass_stats().planned, 20);
+  play(1);
+  const PassStats stats = arena->pass_stats();
+  EXPECT_EQ(stats.planned, 20);
+  EXPECT_EQ(stats.fitted, 16385);
+  EXPECT_EQ(stats.outside, 0);
+}
+
+#if !defined(__SANITIZE_THREAD__)  // which takes addresses of its own
+// No new mappings beyond a few MiB.
+class AddressLimit {
+ public:
+  AddressLimit() {
+    ::getrlimit(RLIMIT_AS, &before_);
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit = before_;
+    limit.rlim_cur =
+        static_cast<rlim_t>(pages * ::getpagesize() + (int64_t{2} << 20));
+    EXPECT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+  }
+  ~AddressLimit() { ::setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST(ArenaTest, ARegionThatCannotBeMappedIsDoneWithoutUntilItCan) {
+  const auto arena = Arena::Create(Tier::kDevice);
+  arena->BeginPass(0);
+  PlayPass(*arena);
+  {
+    const AddressLimit limit;
+    for (int step = 1; step <= 6; ++step) {
+      arena->BeginPass(0);
+      PlayPass(*arena);
+      const PassStats stats = arena->pass_stats();
+      EXPECT_EQ(stats.region_nbytes, 0);
+      EXPECT_GT(stats.bound_nbytes, 0);
+      EXPECT_EQ(stats.planned + stats.fitted, 0);
+      EXPECT_EQ(stats.outside, 20 * step);
+    }
+  }
+  arena->BeginPass(0);
+  PlayPass(*arena);
+  EXPECT_GE(arena->pass_stats().region_nbytes,
+            arena->pass_stats().bound_nbytes);
+  EXPECT_EQ(arena->pass_stats().planned, 20);
+  EXPECT_EQ(arena->Report()[MemoryTag::kActivation].now, 0);
+}
+#endif
 
 TEST(ArenaTest, ABudgetBindsWithPassesToo) {
   // The live bytes of one pass and not one more.

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "terrace/models/gpt2.h"
 #include "terrace/models/trainer.h"
@@ -169,6 +172,61 @@ TEST(MemoryPlanTest, RequiresOfTheMachineWhatAllRanksNeed) {
               RequireMemory(launch, Gpt(Small()), kTokens);
             }).find("besides activations"),
             std::string::npos);
+}
+
+// What helps is up to what is largest, and to what is left to change.
+TEST(MemoryPlanTest, NamesWhatWouldHelp) {
+  Gpt2Config config = Small();
+  config.n_positions = 512;
+  config.n_layer = 8;
+  const struct {
+    BaselineOptions options;
+    int64_t tokens;
+    std::vector<MemoryTag> largest;  // one of them
+    const char* remedy;
+  } cases[] = {
+      {{.micro_batch = 1},
+       512,
+       {MemoryTag::kActivation},
+       "terrace.activation_checkpointing_policy block, shorter sequences"},
+      {{.micro_batch = 2, .recompute = true},
+       512,
+       {MemoryTag::kActivation},
+       "a smaller train_micro_batch_size_per_gpu, shorter sequences"},
+      {{.micro_batch = 1, .recompute = true},
+       512,
+       {MemoryTag::kActivation},
+       "shorter sequences"},
+      {{}, 4, {MemoryTag::kOptimizer}, "a smaller model"},
+      {{.ranks = 2, .stage = 2},
+       4,
+       {MemoryTag::kParameter, MemoryTag::kGradient},
+       "a higher zero_optimization.stage, a smaller model"},
+      {{.ranks = 2, .stage = 3},
+       4,
+       {MemoryTag::kOptimizer, MemoryTag::kGradient},
+       "a smaller model"},
+      // A slot for each unit.
+      {{.ranks = 8, .stage = 3, .prefetch = 100000000},
+       4,
+       {MemoryTag::kGathered},
+       "a smaller model, fewer ranks"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(StrCat(c.tokens, " tokens, ", c.options.ToString()));
+    zero::LaunchOptions launch = BaselineLaunch(c.options);
+    const MemoryReport plan = PlanMemory(launch, Gpt(config), c.tokens).device;
+    const Gauge& largest = *std::ranges::max_element(
+        std::span(plan.tags).first(kMemoryTags - 1), {}, &Gauge::peak);
+    EXPECT_TRUE(std::ranges::any_of(c.largest, [&](MemoryTag tag) {
+      return plan[tag].peak == largest.peak;
+    })) << plan.ToString();
+    launch.config.device_memory_nbytes = plan.live.peak - 1;
+    const std::string error =
+        support::ErrorOf([&] { RequireMemory(launch, Gpt(config), c.tokens); });
+    EXPECT_TRUE(error.ends_with(StrCat("; what would help: ", c.remedy)))
+        << error;
+  }
 }
 
 // 355 M parameters with gradients and moments, 16 bytes each, and activations:
