@@ -169,17 +169,25 @@ HWY_INLINE F32 Polynomial(F32 x, const double (&c)[N]) {
   return sum;
 }
 
-// NaN stays. The rule of min and max for it depends on the machine: x86 gives
-// the second operand.
-HWY_INLINE F32 Clamp(F32 x, double low, double high) {
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-  return Each<F32>([](auto v, auto least, auto most)
-                       HWY_ATTR { return hn::Max(least, hn::Min(most, v)); },
-                   x, F32(low), F32(high));
+// Whether Min and Max are the instructions of x86, which give their second
+// operand where one is NaN. Elsewhere, in Highway's emulations on x86 too, they
+// may give the other: then NaN is lost.
+#if HWY_ARCH_X86 && HWY_TARGET <= (1LL << HWY_HIGHEST_TARGET_BIT_X86)
+inline constexpr bool kMinMaxOfX86 = true;
 #else
-  x = Select(x < low, low, x);
-  return Select(x > high, high, x);
+inline constexpr bool kMinMaxOfX86 = false;
 #endif
+
+// NaN stays.
+HWY_INLINE F32 Clamp(F32 x, double low, double high) {
+  if constexpr (kMinMaxOfX86) {
+    return Each<F32>([](auto v, auto least, auto most)
+                         HWY_ATTR { return hn::Max(least, hn::Min(most, v)); },
+                     x, F32(low), F32(high));
+  } else {
+    x = Select(x < low, low, x);
+    return Select(x > high, high, x);
+  }
 }
 
 // 2^n for integer n in [-126, 127].
