@@ -38,12 +38,15 @@ double PlainSquaredNorm(const std::vector<double>& x, int64_t flat_begin) {
   return total;
 }
 
+// Four whole blocks go side by side: lengths and beginnings with and without,
+// and with what is left before and behind them.
 TEST(SquaredNormTest, HasTheBitsOfItsDefinitionOnEveryInstructionSet) {
   const Context ctx;
   for (const DType dtype : kFloatTypes) {
-    for (const int64_t n : {1, 7, 8, 9, 4095, 4096, 4097, 12301}) {
+    for (const int64_t n :
+         {1, 7, 8, 9, 4095, 4096, 4097, 12301, 16384, 20480, 33000}) {
       const Tensor grad = Random(ctx, {n}, dtype, 3, -2, 5);
-      for (const int64_t begin : {0, 3, 32, 4064, 4096, 8191}) {
+      for (const int64_t begin : {0, 3, 32, 96, 4064, 4096, 8191}) {
         const double want = PlainSquaredNorm(Doubles(grad.view()), begin);
         ForEachTarget([&] {
           const auto got = SquaredNorm(ctx, grad.raw(), dtype, begin, n);
