@@ -5,9 +5,9 @@
 #define HWY_TARGET_INCLUDE "terrace/kernels/cpu/grad_norm.cc"
 #include "terrace/kernels/cpu/grad_norm.h"
 
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // before highway.h
 #include "hwy/highway.h"
+#include "terrace/kernels/cpu/row_sums-inl.h"
 
 #ifndef TERRACE_KERNELS_CPU_GRAD_NORM_CC_
 #define TERRACE_KERNELS_CPU_GRAD_NORM_CC_
@@ -37,7 +37,9 @@ HWY_INLINE void AddBlocks(const float* x, size_t step, size_t n,
   for (size_t i = 0; i < n; i += kNormLanes)
     for (size_t b = 0; b < kBlocks; ++b) {
       // The same place of the blocks after these.
-      if (i % 16 == 0) hwy::Prefetch(x + (b + kBlocks) * step + i);
+      if constexpr (kBlocks > 1) {
+        if (i % 16 == 0) Touch(x, (b + kBlocks) * step + i);
+      }
       for (size_t v = 0; v < kVectors; ++v) {
         const auto wide =
             hn::PromoteTo(d, hn::LoadU(df, x + b * step + i + v * kWidth));
