@@ -302,8 +302,14 @@ std::string MatMulBackend(const Context& ctx) {
 }
 
 bool MatMulHasBF16(const Context& ctx) {
-  // "brg:avx512_core_bf16": its other kernels convert to f32 on the way.
-  return OnednnBackend(ctx, DType::kBF16).find("_bf16") != std::string::npos;
+  return NamesBF16Kernel(OnednnBackend(ctx, DType::kBF16));
+}
+
+bool NamesBF16Kernel(std::string_view name) {
+  const auto has = [&](const char* part) {
+    return name.find(part) != std::string_view::npos;
+  };
+  return has("_bf16") || has("_amx");
 }
 
 }  // namespace terrace::kernels::cpu

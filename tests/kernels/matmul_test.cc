@@ -309,6 +309,20 @@ TEST(MatMulBackendTest, NamesTheLibraryAndHonoursTheForcedInstructionSet) {
   }
 }
 
+TEST(MatMulBackendTest, KernelsOnBF16InstructionsAreKnownByTheirNames) {
+  using kernels::cpu::NamesBF16Kernel;
+  for (const char* name : {"onednn 2.6.3 brg:avx512_core_bf16",
+                           "onednn 2.6.3 brg:avx512_core_amx_bf16",
+                           "onednn 3.1.0 brg:avx512_core_amx",
+                           "onednn 3.12.0 brg_matmul:avx512_core_bf16",
+                           "onednn 3.12.0 brg_matmul:avx10_1_512_amx"})
+    EXPECT_TRUE(NamesBF16Kernel(name)) << name;
+  for (const char* name :
+       {"", "onednn 2.6.3 brg:avx512_core", "onednn 2.6.3 gemm:jit:bf16",
+        "onednn 3.12.0 brg_matmul:avx2_vnni_2"})
+    EXPECT_FALSE(NamesBF16Kernel(name)) << name;
+}
+
 TEST(MatMulErrorTest, NamesWhatDoesNotFit) {
   const Context ctx;
   const auto error = [&](const Tensor& a, const Tensor& b, const Tensor& c,
