@@ -36,9 +36,9 @@ void Rope(const Context& ctx, const RopeArgs& args) {
                 "[rope] the table must turn at most D=", x.shape.dim(3),
                 " elements, got ", 2 * table.shape.dim(2));
   TERRACE_CHECK(
-      args.offset >= 0 && args.offset + x.shape.dim(1) <= table.shape.dim(0),
-      "[rope] positions ", args.offset, " to ", args.offset + x.shape.dim(1),
-      " must be in the table of ", table.shape.dim(0));
+      args.offset >= 0 && args.offset <= table.shape.dim(0) - x.shape.dim(1),
+      "[rope] T=", x.shape.dim(1), " positions from offset ", args.offset,
+      " on must be in the table of ", table.shape.dim(0));
   if (x.numel() == 0) return;
   TERRACE_DISPATCH_DEVICE(ctx, "rope", cpu::Rope(ctx, args),
                           TERRACE_NO_CUDA_KERNEL("rope"));

@@ -27,7 +27,7 @@ struct RopeArgs {
   ConstView x;
   ConstView table;
   MutView y;
-  int64_t offset = 0;  // position of x's first token
+  int64_t offset = 0;  // position of x's first token; all T are in the table
   bool interleaved = false;
   bool inverse = false;  // turns back: the gradient
 };

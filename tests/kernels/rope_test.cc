@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <complex>
+#include <limits>
 
 #include "terrace/tests/support/targets.h"
 #include "terrace/tests/support/tensors.h"
@@ -119,6 +120,23 @@ TEST(RopeTest, TakesStridesAndHasTheSameBitsOnEveryInstructionSet) {
   }
 }
 
+TEST(RopeTest, NothingToTurnIsNoError) {
+  const Context ctx;
+  const Tensor table = TableOf(ctx, 5, 6);
+  for (const Shape& shape :
+       {Shape{0, 4, 2, 6}, Shape{1, 0, 2, 6}, Shape{1, 4, 0, 6}}) {
+    for (const DType dtype : kFloatTypes) {
+      const Tensor x = ctx.Empty(shape, dtype);
+      Rope(ctx, {.x = x.view(), .table = table.view(), .y = x.mut()});
+    }
+  }
+  // No positions, and nothing of a head.
+  TableOf(ctx, 0, 6);
+  const Tensor none = TableOf(ctx, 0, 0);
+  const Tensor x = ctx.Empty({1, 0, 2, 0}, DType::kF32);
+  Rope(ctx, {.x = x.view(), .table = none.view(), .y = x.mut()});
+}
+
 TEST(RopeTest, TheTableIsRoundedOnceFromDouble) {
   const Context ctx;
   const Tensor table = TableOf(ctx, 5000, 6, 500);
@@ -138,9 +156,14 @@ TEST(RopeTest, RefusesWhatDoesNotFit) {
   const Tensor x = ctx.Empty({1, 4, 2, 6}, DType::kF32);
   const Tensor table = TableOf(ctx, 5, 6);
   RopeArgs args{.x = x.view(), .table = table.view(), .y = x.mut()};
-  args.offset = 2;
-  EXPECT_THAT(ErrorOf([&] { Rope(ctx, args); }),
-              HasSubstr("[rope] positions 2 to 6 must be in the table of 5"));
+  for (const int64_t offset :
+       {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{2},
+        std::numeric_limits<int64_t>::max()}) {
+    args.offset = offset;
+    EXPECT_THAT(ErrorOf([&] { Rope(ctx, args); }),
+                HasSubstr(StrCat("[rope] T=4 positions from offset ", offset,
+                                 " on must be in the table of 5")));
+  }
   args.offset = 0;
   const Tensor wide = TableOf(ctx, 5, 8);
   args.table = wide.view();
