@@ -1,5 +1,6 @@
 #include "terrace/kernels/attention.h"
 
+#include "terrace/kernels/check.h"
 #include "terrace/kernels/cpu/attention.h"
 #include "terrace/kernels/dispatch.h"
 
@@ -39,7 +40,8 @@ void CheckLse(const char* op, const ConstView& lse, const Shape& q,
   TERRACE_CHECK(lse.shape == want && lse.dtype == AccumulatorOf(dtype) &&
                     lse.contiguous(),
                 "[", op, "] lse must be contiguous [B, H, Tq]=", want, " ",
-                AccumulatorOf(dtype), ", got ", lse.shape, " ", lse.dtype);
+                AccumulatorOf(dtype), ", got ", lse.shape, " ", lse.dtype,
+                OtherStrides(lse));
 }
 
 }  // namespace

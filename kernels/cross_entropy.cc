@@ -1,5 +1,6 @@
 #include "terrace/kernels/cross_entropy.h"
 
+#include "terrace/kernels/check.h"
 #include "terrace/kernels/cpu/cross_entropy.h"
 #include "terrace/kernels/dispatch.h"
 
@@ -20,7 +21,8 @@ void CheckInputs(const char* op, const ConstView& logits,
   TERRACE_CHECK(labels.dtype == DType::kI32, "[", op,
                 "] labels must be i32, got ", labels.dtype);
   TERRACE_CHECK(labels.shape == rows && labels.contiguous(), "[", op,
-                "] labels must be contiguous ", rows, ", got ", labels.shape);
+                "] labels must be contiguous ", rows, ", got ", labels.shape,
+                OtherStrides(labels));
 }
 
 void CheckStatistic(const char* op, const char* name, const ConstView& view,
@@ -59,7 +61,8 @@ void CrossEntropyBackward(const Context& ctx, const ConstView& logits,
   TERRACE_CHECK(dlogits.shape == logits.shape &&
                     dlogits.dtype == logits.dtype && dlogits.contiguous(),
                 "[", op, "] dlogits must be contiguous ", logits.shape, " ",
-                logits.dtype, ", got ", dlogits.shape, " ", dlogits.dtype);
+                logits.dtype, ", got ", dlogits.shape, " ", dlogits.dtype,
+                OtherStrides(dlogits));
   if (logits.numel() == 0) return;
   TERRACE_DISPATCH_DEVICE_ALSO_DRY(
       ctx, op,

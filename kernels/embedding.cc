@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "terrace/kernels/check.h"
 #include "terrace/kernels/cpu/embedding.h"
 #include "terrace/kernels/dispatch.h"
 
@@ -12,10 +13,11 @@ void CheckShapes(const char* op, const char* rows_name, const ConstView& ids,
                  const ConstView& rows, const char* table_name,
                  const ConstView& table) {
   TERRACE_CHECK(ids.dtype == DType::kI32 && ids.contiguous(), "[", op,
-                "] ids must be contiguous i32, got ", ids.shape, " ",
-                ids.dtype);
+                "] ids must be contiguous i32, got ", ids.shape, " ", ids.dtype,
+                OtherStrides(ids));
   TERRACE_CHECK(table.shape.rank() == 2 && table.contiguous(), "[", op, "] ",
-                table_name, " must be contiguous [V, C], got ", table.shape);
+                table_name, " must be contiguous [V, C], got ", table.shape,
+                OtherStrides(table));
   TERRACE_CHECK(IsFloat(table.dtype) && IsFloat(rows.dtype), "[", op, "] ",
                 table_name, " and ", rows_name, " must be floating, got ",
                 table.dtype, " and ", rows.dtype);
@@ -24,7 +26,8 @@ void CheckShapes(const char* op, const char* rows_name, const ConstView& ids,
           rows.shape.dim(-1) == table.shape.dim(1) &&
           std::equal(ids.shape.begin(), ids.shape.end(), rows.shape.begin()),
       "[", op, "] ", rows_name, " must be contiguous [ids..., C] of ",
-      ids.shape, " and C=", table.shape.dim(1), ", got ", rows.shape);
+      ids.shape, " and C=", table.shape.dim(1), ", got ", rows.shape,
+      OtherStrides(rows));
 }
 
 }  // namespace

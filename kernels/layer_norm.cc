@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "terrace/core/error.h"
+#include "terrace/kernels/check.h"
 #include "terrace/kernels/cpu/layer_norm.h"
 #include "terrace/kernels/cuda/layer_norm.h"
 #include "terrace/kernels/dispatch.h"
@@ -31,7 +32,7 @@ void CheckColumns(const char* what, const ConstView& view, const ConstView& x,
                   bool any_dtype) {
   TERRACE_CHECK(view.shape == Shape({x.shape.dim(-1)}) && view.contiguous(),
                 "[layer_norm] ", what, " must be [C]=[", x.shape.dim(-1),
-                "], got ", view.shape);
+                "], got ", view.shape, OtherStrides(view));
   TERRACE_CHECK(any_dtype ? IsFloat(view.dtype)
                           : view.dtype == x.dtype || view.dtype == DType::kF32,
                 "[layer_norm] ", what, " must be ",
@@ -46,7 +47,7 @@ void CheckStatistics(const char* what, const ConstView& view,
                     view.dtype == AccumulatorOf(x.dtype) && view.contiguous(),
                 "[layer_norm] ", what, " must be [rows]=[", x.shape.Rows(),
                 "] ", AccumulatorOf(x.dtype), ", got ", view.shape, " ",
-                view.dtype);
+                view.dtype, OtherStrides(view));
 }
 
 void CheckAbsent(const char* what, bool given) {

@@ -1,5 +1,6 @@
 #include "terrace/kernels/linear_cross_entropy.h"
 
+#include "terrace/kernels/check.h"
 #include "terrace/kernels/cpu/linear_cross_entropy.h"
 #include "terrace/kernels/dispatch.h"
 
@@ -12,7 +13,7 @@ void CheckResult(const char* op, const char* name, const MutView& view,
                  const Shape& shape, DType dtype) {
   TERRACE_CHECK(view.shape == shape && view.dtype == dtype && view.contiguous(),
                 "[", op, "] ", name, " must be contiguous ", shape, " ", dtype,
-                ", got ", view.shape, " ", view.dtype);
+                ", got ", view.shape, " ", view.dtype, OtherStrides(view));
 }
 
 void CheckOne(const char* name, const ConstView& view, DType dtype) {
@@ -42,7 +43,7 @@ void Check(const LinearCrossEntropyArgs& args) {
                 "] labels must be i32, got ", args.labels.dtype);
   TERRACE_CHECK(args.labels.shape == rows && args.labels.contiguous(), "[",
                 kHead, "] labels must be contiguous ", rows, ", got ",
-                args.labels.shape);
+                args.labels.shape, OtherStrides(args.labels));
   const DType dtype = AccumulatorOf(h.dtype);
   CheckOne("loss_sum", args.loss_sum, dtype);
   CheckOne("loss_weight", args.loss_weight, dtype);
@@ -74,7 +75,8 @@ void ScaleInto(const Context& ctx, const ConstView& src,
                 dst.dtype);
   const DType dtype = AccumulatorOf(dst.dtype);
   TERRACE_CHECK(src.dtype == dtype && src.contiguous(), "[", op,
-                "] src must be contiguous ", dtype, ", got ", src.dtype);
+                "] src must be contiguous ", dtype, ", got ", src.shape, " ",
+                src.dtype, OtherStrides(src));
   TERRACE_CHECK(factor.dtype == dtype && factor.numel() == 1, "[", op,
                 "] factor must be one element of ", dtype, ", got ",
                 factor.shape, " ", factor.dtype);

@@ -1,5 +1,6 @@
 #include "terrace/kernels/matmul.h"
 
+#include "terrace/kernels/check.h"
 #include "terrace/kernels/cpu/matmul.h"
 #include "terrace/kernels/cuda/matmul.h"
 #include "terrace/kernels/dispatch.h"
@@ -61,7 +62,7 @@ void MatMul(const Context& ctx, const MatMulArgs& args) {
     const Shape want{args.b.shape.dim(-1)};
     TERRACE_CHECK(args.bias.shape == want && args.bias.contiguous(),
                   "[matmul] bias must be contiguous [N]=", want, ", got ",
-                  args.bias.shape);
+                  args.bias.shape, OtherStrides(args.bias));
     TERRACE_CHECK(args.bias.dtype == dtype || args.bias.dtype == DType::kF32,
                   "[matmul] bias must be ", dtype,
                   dtype == DType::kF32 ? "" : " or f32", ", got ",

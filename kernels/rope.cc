@@ -1,16 +1,18 @@
 #include "terrace/kernels/rope.h"
 
 #include "terrace/core/error.h"
+#include "terrace/kernels/check.h"
 #include "terrace/kernels/cpu/rope.h"
 #include "terrace/kernels/dispatch.h"
 
 namespace terrace::kernels {
 
 void RopeTable(const Context& ctx, double base, const MutView& out) {
-  TERRACE_CHECK(out.dtype == DType::kF32 && out.shape.rank() == 3 &&
-                    out.shape.dim(1) == 2 && out.contiguous(),
-                "[rope] the table must be f32 [positions, 2, R / 2], got ",
-                out.dtype, " ", out.shape);
+  TERRACE_CHECK(
+      out.dtype == DType::kF32 && out.shape.rank() == 3 &&
+          out.shape.dim(1) == 2 && out.contiguous(),
+      "[rope] the table must be contiguous f32 [positions, 2, R / 2], got ",
+      out.dtype, " ", out.shape, OtherStrides(out));
   TERRACE_CHECK(base > 1, "[rope] base must be above 1, got ", base);
   TERRACE_DISPATCH_DEVICE(ctx, "rope", cpu::RopeTable(ctx, base, out),
                           TERRACE_NO_CUDA_KERNEL("rope"));
@@ -27,11 +29,12 @@ void Rope(const Context& ctx, const RopeArgs& args) {
   TERRACE_CHECK(
       args.y.shape == x.shape && args.y.dtype == x.dtype && args.y.contiguous(),
       "[rope] y must be contiguous ", x.shape, " ", x.dtype, " like x, got ",
-      args.y.shape, " ", args.y.dtype);
-  TERRACE_CHECK(table.dtype == DType::kF32 && table.shape.rank() == 3 &&
-                    table.shape.dim(1) == 2 && table.contiguous(),
-                "[rope] the table must be f32 [positions, 2, R / 2], got ",
-                table.dtype, " ", table.shape);
+      args.y.shape, " ", args.y.dtype, OtherStrides(args.y));
+  TERRACE_CHECK(
+      table.dtype == DType::kF32 && table.shape.rank() == 3 &&
+          table.shape.dim(1) == 2 && table.contiguous(),
+      "[rope] the table must be contiguous f32 [positions, 2, R / 2], got ",
+      table.dtype, " ", table.shape, OtherStrides(table));
   TERRACE_CHECK(2 * table.shape.dim(2) <= x.shape.dim(3),
                 "[rope] the table must turn at most D=", x.shape.dim(3),
                 " elements, got ", 2 * table.shape.dim(2));

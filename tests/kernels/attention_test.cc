@@ -409,6 +409,9 @@ TEST(AttentionTest, ErrorsNameWhatDoesNotFit) {
               }),
               HasSubstr("lse must be contiguous [B, H, Tq]=[2, 2, 3] f32, got "
                         "[2, 3, 2] f32"));
+  EXPECT_THAT(forward([&](auto& args) { args.lse.strides[0] = 7; }),
+              HasSubstr("lse must be contiguous [B, H, Tq]=[2, 2, 3] f32, got "
+                        "[2, 2, 3] f32 with other strides"));
   EXPECT_THAT(forward([&](auto& args) { args.dropout.p = 1; }),
               HasSubstr("dropout p must be in [0, 1), got 1"));
   EXPECT_THAT(forward([&](auto& args) { args.q.strides[3] = 2; }),

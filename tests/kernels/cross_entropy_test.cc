@@ -185,8 +185,21 @@ TEST(CrossEntropyTest, ErrorsNameWhatDoesNotFit) {
   const Tensor logits = ctx.Empty({2, 4}, DType::kF32);
   EXPECT_THAT(error(logits, Ints(ctx, {3}, {0, 1, 2}), one),
               HasSubstr("labels must be contiguous [2], got [3]"));
+  EXPECT_THAT(error(ctx.Empty({2, 3, 4}, DType::kF32),
+                    ctx.Empty({3, 2}, DType::kI32).Transpose(0, 1), one),
+              HasSubstr("labels must be contiguous [2, 3], got [2, 3] with "
+                        "other strides"));
   EXPECT_THAT(error(logits, ctx.Empty({2}, DType::kF32), one),
               HasSubstr("labels must be i32, got f32"));
+  EXPECT_THAT(
+      ErrorOf([&] {
+        const Tensor turned = ctx.Empty({4, 2}, DType::kF32).Transpose(0, 1);
+        const Tensor lse = ctx.Empty({2}, DType::kF32);
+        CrossEntropyBackward(ctx, logits.view(), Ints(ctx, {2}, {0, 1}).view(),
+                             lse.view(), one.view(), turned.mut());
+      }),
+      HasSubstr("dlogits must be contiguous [2, 4] f32, got [2, 4] f32 with "
+                "other strides"));
   EXPECT_THAT(
       error(logits, Ints(ctx, {2}, {0, 1}), ctx.Empty({2}, DType::kF32)),
       HasSubstr("loss_sum must be 1 elements of f32, got [2] f32"));

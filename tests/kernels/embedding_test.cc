@@ -157,6 +157,17 @@ TEST(EmbeddingTest, ErrorsNameWhatDoesNotFit) {
   EXPECT_EQ(error(ctx.Empty({3, 4}, DType::kF32)),
             "invalid argument: [embedding] out must be contiguous [ids..., C] "
             "of [3] and C=2, got [3, 4]");
+  EXPECT_THAT(
+      error(ctx.Empty({2, 3}, DType::kF32).Transpose(0, 1)),
+      HasSubstr("out must be contiguous [ids..., C] of [3] and C=2, got "
+                "[3, 2] with other strides"));
+  EXPECT_THAT(
+      ErrorOf([&] {
+        const Tensor turned = ctx.Empty({2, 5}, DType::kF32).Transpose(0, 1);
+        EmbeddingForward(ctx, ids.view(), turned.view(), table.mut());
+      }),
+      HasSubstr("table must be contiguous [V, C], got [5, 2] with other "
+                "strides"));
   EXPECT_THAT(error(ctx.Empty({3, 2}, DType::kBF16)),
               HasSubstr("out must be f32 like table, got bf16"));
 }

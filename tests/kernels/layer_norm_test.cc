@@ -287,6 +287,15 @@ TEST(LayerNormTest, RefusesWhatDoesNotFit) {
   args.gamma = ctx.Empty({3}, DType::kF32).view();
   EXPECT_THAT(ErrorOf([&] { LayerNormForward(ctx, args); }),
               HasSubstr("[layer_norm] gamma must be [C]=[4], got [3]"));
+  const Tensor wide = ctx.Empty({4, 2}, DType::kF32);
+  args.gamma = wide.Strided(0, {4}, {2}).view();
+  EXPECT_THAT(ErrorOf([&] { LayerNormForward(ctx, args); }),
+              HasSubstr("gamma must be [C]=[4], got [4] with other strides"));
+  args = c.Forward();
+  args.mean = wide.Strided(0, {2}, {2}).mut();
+  EXPECT_THAT(
+      ErrorOf([&] { LayerNormForward(ctx, args); }),
+      HasSubstr("mean must be [rows]=[2] f32, got [2] f32 with other strides"));
   args = c.Forward();
   for (const double eps : {0.0, 1e-39, 1e-60, -1.0, std::nan("")}) {
     args.eps = eps;

@@ -320,6 +320,38 @@ TEST(LinearCrossEntropyTest, ErrorsNameWhatDoesNotFit) {
               HasSubstr("dweight must be contiguous [4, 3] f32, got [3, 3]"));
 }
 
+TEST(LinearCrossEntropyTest, OtherStridesAreNamed) {
+  const Context ctx;
+  const Operands in(ctx, {2, 4, 3}, DType::kF32);
+  const Tensor one = ctx.Empty({}, DType::kF32);
+  const auto turned = [&](const Shape& shape, DType dtype) {
+    return ctx.Empty(shape, dtype).Transpose(0, 1);
+  };
+  LinearCrossEntropyArgs args{.hidden = in.hidden.view(),
+                              .weight = in.weight.view(),
+                              .labels = in.labels.view(),
+                              .loss_sum = one.mut(),
+                              .loss_weight = one.mut(),
+                              .dhidden = {},
+                              .dweight = turned({3, 4}, DType::kF32).mut()};
+  EXPECT_THAT(ErrorOf([&] { LinearCrossEntropy(ctx, args); }),
+              HasSubstr("dweight must be contiguous [4, 3] f32, got [4, 3] f32 "
+                        "with other strides"));
+  const Tensor hidden = ctx.Empty({2, 5, 3}, DType::kF32);
+  args.hidden = hidden.view();
+  args.labels = turned({5, 2}, DType::kI32).view();
+  EXPECT_THAT(
+      ErrorOf([&] { LinearCrossEntropy(ctx, args); }),
+      HasSubstr("labels must be contiguous [2, 5], got [2, 5] with other "
+                "strides"));
+  EXPECT_THAT(ErrorOf([&] {
+                kernels::ScaleInto(ctx, turned({3, 4}, DType::kF32).view(),
+                                   one.view(), in.weight.mut(), false);
+              }),
+              HasSubstr("src must be contiguous f32, got [4, 3] f32 with other "
+                        "strides"));
+}
+
 TEST(LinearCrossEntropyTest, ScaleIntoOverwritesOrAdds) {
   ForEachTarget([] {
     const Context ctx({.threads = 2});

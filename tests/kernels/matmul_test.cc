@@ -357,6 +357,10 @@ TEST(MatMulErrorTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(error(every_other, f32({3, 5}), f32({2, 5})),
               HasSubstr("a must have stride 1 along one of its last two axes, "
                         "got strides 16 and 2"));
+  EXPECT_THAT(error(f32({2, 3}), f32({3, 5}), f32({2, 5}),
+                    f32({10}).Strided(0, {5}, {2})),
+              HasSubstr("bias must be contiguous [N]=[5], got [5] with other "
+                        "strides"));
   EXPECT_THAT(error(f32({2, 3}), f32({3, 5}), f32({5, 2}).Transpose(0, 1)),
               HasSubstr("c must have stride 1 along its last axis, got 2"));
 }

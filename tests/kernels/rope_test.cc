@@ -170,6 +170,19 @@ TEST(RopeTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(
       ErrorOf([&] { Rope(ctx, args); }),
       HasSubstr("[rope] the table must turn at most D=6 elements, got 8"));
+  args.table = table.view();
+  const Tensor turned = ctx.Empty({1, 4, 6, 2}, DType::kF32).Transpose(2, 3);
+  args.y = turned.mut();
+  EXPECT_THAT(ErrorOf([&] { Rope(ctx, args); }),
+              HasSubstr("[rope] y must be contiguous [1, 4, 2, 6] f32 like x, "
+                        "got [1, 4, 2, 6] f32 with other strides"));
+  EXPECT_THAT(
+      ErrorOf([&] {
+        RopeTable(ctx, 10,
+                  ctx.Empty({5, 3, 2}, DType::kF32).Transpose(1, 2).mut());
+      }),
+      HasSubstr("[rope] the table must be contiguous f32 [positions, 2, R / "
+                "2], got f32 [5, 2, 3] with other strides"));
   EXPECT_THAT(ErrorOf([&] { RopeTable(ctx, 0.5, table.mut()); }),
               HasSubstr("[rope] base must be above 1, got 0.5"));
 }
