@@ -11,7 +11,8 @@ namespace terrace::kernels {
 // x is not: the reverse of broadcasting out to x's shape. Any strides in x; out
 // contiguous, of any floating dtype; accumulates in float (double for f64)
 // within a chunk, in double over chunks, and rounds once. Overwrites, or adds
-// to out when `accumulate`.
+// to out when `accumulate`. The sum of a matrix with dense rows over more than
+// 256 of them takes workspace, a row of sums for each 256.
 void SumTo(const Context& ctx, const ConstView& x, const MutView& out,
            bool accumulate);
 

@@ -154,12 +154,15 @@ void SumChunk(const T* x, const Matrix& m, int64_t first, int64_t last,
   });
 }
 
-void Store(const double* sums, int64_t first, int64_t n, const MutView& out,
+template <class Sum>
+void Store(const Sum* sums, int64_t first, int64_t n, const MutView& out,
            bool accumulate) {
   VisitFloat(out.dtype, "sum_to", [&]<class To>(Tag<To>) {
     To* const to = out.as<To>() + first;
-    for (int64_t i = 0; i < n; ++i)
-      to[i] = Cast<To>(accumulate ? Cast<double>(to[i]) + sums[i] : sums[i]);
+    for (int64_t i = 0; i < n; ++i) {
+      const double sum = Cast<double>(sums[i]);
+      to[i] = Cast<To>(accumulate ? Cast<double>(to[i]) + sum : sum);
+    }
   });
 }
 
@@ -170,11 +173,13 @@ bool IsDenseRows(const Matrix& m) {
          m.column.inner_dim() == m.column.numel();
 }
 
-// Tasks are chunks of rows, and pieces of these where they would be few.
+// Tasks are chunks of rows, and pieces of these where they would be few; then
+// runs of columns. One chunk is the result already: it takes no workspace.
 void SumRows(const Context& ctx, const ConstView& x, const Matrix& m,
              const MutView& out, bool accumulate) {
   constexpr int64_t kTasks = 16;
   constexpr int64_t kLeastPiece = 128, kMostPiece = 4096;  // columns
+  constexpr int64_t kCombined = 16384;  // elements that a task combines
   const int64_t rows = m.column.numel(), columns = m.results.numel();
   const int64_t chunks = CeilDiv(rows, kShortChunk);
   const int64_t piece =
@@ -183,32 +188,48 @@ void SumRows(const Context& ctx, const ConstView& x, const Matrix& m,
   const int64_t pieces = CeilDiv(columns, piece);
   VisitFloat(x.dtype, "sum_to", [&]<class T>(Tag<T>) {
     using Acc = Accumulator<T>;
+    const int64_t step = m.column.inner(0);
+    const auto sum_piece = [&](int64_t chunk, int64_t column, Acc* sums) {
+      const int64_t row = chunk * kShortChunk;
+      HWY_DYNAMIC_DISPATCH(SumDenseRows)
+      ({.dtype = x.dtype,
+        .x = x.as<T>() + row * step + column,
+        .step = step,
+        .rows = std::min(kShortChunk, rows - row),
+        .columns = std::min(piece, columns - column),
+        .sums = sums});
+    };
+    if (chunks == 1) {
+      if (ctx.dry()) return;
+      ctx.pool().ParallelFor(columns, piece, [&](int64_t first, int64_t last) {
+        std::array<Acc, kMostPiece> sums;
+        sum_piece(0, first, sums.data());
+        Store(sums.data(), first, last - first, out, accumulate);
+      });
+      return;
+    }
     const Tensor partial =
         ctx.Empty({chunks, columns}, kDTypeOf<Acc>, MemoryTag::kWorkspace);
     if (ctx.dry()) return;
     Acc* const sums = partial.data<Acc>();
-    const int64_t step = m.column.inner(0);
     ctx.pool().ParallelFor(chunks * pieces, 1, [&](int64_t from, int64_t to) {
       for (int64_t task = from; task < to; ++task) {
-        const int64_t row = task / pieces * kShortChunk;
-        const int64_t column = task % pieces * piece;
-        HWY_DYNAMIC_DISPATCH(SumDenseRows)
-        ({.dtype = x.dtype,
-          .x = x.as<T>() + row * step + column,
-          .step = step,
-          .rows = std::min(kShortChunk, rows - row),
-          .columns = std::min(piece, columns - column),
-          .sums = sums + task / pieces * columns + column});
+        const int64_t chunk = task / pieces, column = task % pieces * piece;
+        sum_piece(chunk, column, sums + chunk * columns + column);
       }
     });
-    std::array<double, kTile> total;
-    for (int64_t first = 0; first < columns; first += kTile) {
-      const int64_t n = std::min(kTile, columns - first);
-      total = {};
-      for (int64_t chunk = 0; chunk < chunks; ++chunk)
-        AddRun(sums + chunk * columns + first, 1, n, total.data());
-      Store(total.data(), first, n, out, accumulate);
-    }
+    ctx.pool().ParallelFor(
+        columns, RoundUp(CeilDiv(kCombined, chunks), kTile),
+        [&](int64_t begin, int64_t end) {
+          std::array<double, kTile> total;
+          for (int64_t first = begin; first < end; first += kTile) {
+            const int64_t n = std::min(kTile, end - first);
+            total = {};
+            for (int64_t chunk = 0; chunk < chunks; ++chunk)
+              AddRun(sums + chunk * columns + first, 1, n, total.data());
+            Store(total.data(), first, n, out, accumulate);
+          }
+        });
   });
 }
 

@@ -107,14 +107,33 @@ TEST(SumToTest, TakesAnyStrides) {
 
 TEST(SumToTest, ThreadsDoNotEnter) {
   const Context one({.threads = 1}), two({.threads = 2});
-  const Tensor x = Random(one, {3001, 300}, DType::kF32, 5);
-  for (const Shape& shape : {Shape{300}, Shape{3001, 1}, Shape{}}) {
+  const auto check = [&](const Tensor& x, const Shape& shape) {
     const Tensor a = one.Empty(shape, DType::kF32);
     const Tensor b = two.Empty(shape, DType::kF32);
     SumTo(one, x.view(), a.mut(), false);
     SumTo(two, x.view(), b.mut(), false);
-    EXPECT_TRUE(SameBits(a, b)) << shape;
-  }
+    EXPECT_TRUE(SameBits(a, b)) << x.shape() << shape;
+  };
+  const Tensor x = Random(one, {3001, 300}, DType::kF32, 5);
+  for (const Shape& shape : {Shape{300}, Shape{3001, 1}, Shape{}})
+    check(x, shape);
+  // Many columns: of several chunks, and of one.
+  for (const int64_t rows : {600, 40})
+    check(Random(one, {rows, 9001}, DType::kF32, 5), {9001});
+}
+
+// Sums of up to 256 rows are the result: they need no second place.
+TEST(SumToTest, OneChunkOfRowsTakesNoWorkspace) {
+  const Context ctx;
+  const auto peak = [&](int64_t rows) {
+    const Tensor x = Random(ctx, {rows, 500}, DType::kBF16, 9);
+    const Tensor out = ctx.Empty({500}, DType::kF32);
+    ctx.device_arena().ResetPeaks();
+    SumTo(ctx, x.view(), out.mut(), true);
+    return ctx.device_arena().Report()[MemoryTag::kWorkspace].peak;
+  };
+  EXPECT_EQ(peak(256), 0);
+  EXPECT_EQ(peak(257), 2 * 500 * 4);
 }
 
 // The definition of a column's sum, element by element: floats within a chunk
