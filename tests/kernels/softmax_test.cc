@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "terrace/tests/reference/softmax.h"
 #include "terrace/tests/support/targets.h"
 #include "terrace/tests/support/tensors.h"
+#include "terrace/tests/support/values.h"
 
 namespace terrace {
 namespace {
@@ -96,6 +98,48 @@ TEST(SoftmaxTest, MaskedRowsGiveZerosAndNaNStaysVisible) {
         EXPECT_TRUE(std::isnan(got[3 * w + at]));
       }
     }
+  });
+}
+
+// What vec_math-inl.h states of ExpBelow. A row (0, x) gives (f, e f), where e
+// is ExpBelow(x) and f = 1 / (1 + e): one more rounding, of 1 ulp at most, and
+// none where f is 1.
+TEST(SoftmaxTest, ItsExponentialIsWithinTheStatedUlpsAndZeroBelow) {
+  const Context ctx;
+  constexpr int64_t kRows = 100001;
+  const float least = -87.3f;
+  const Tensor x = ctx.Empty({kRows, 2}, DType::kF32);
+  for (int64_t r = 0; r < kRows; ++r) {
+    x.data<float>()[2 * r] = 0;
+    x.data<float>()[2 * r + 1] = least * static_cast<float>(r) / (kRows - 1);
+  }
+  const Tensor below =
+      TensorOf<float>(ctx, {4, 2},
+                      {0, std::nextafter(least, -88.0f), 0, -87.33f, 0, -88, 0,
+                       -std::numeric_limits<float>::infinity()});
+  ForEachTarget([&] {
+    const Tensor y = ctx.Empty(x.shape(), DType::kF32);
+    SoftmaxForward(ctx, x.view(), y.mut());
+    double worst = 0, worst_at = 0;
+    for (int64_t r = 0; r < kRows; ++r) {
+      const double at = static_cast<double>(x.data<float>()[2 * r + 1]);
+      const double f = static_cast<double>(y.data<float>()[2 * r]);
+      const double want = std::exp(at) * f;
+      const float near = static_cast<float>(want);
+      const double ulp = static_cast<double>(std::nextafter(near, 2.0f)) -
+                         static_cast<double>(near);
+      const double error =
+          std::fabs(static_cast<double>(y.data<float>()[2 * r + 1]) - want) /
+              ulp -
+          (f == 1 ? 0 : 1);
+      if (error > worst) worst = error, worst_at = at;
+    }
+    EXPECT_LE(worst, 2) << "at " << worst_at;
+    EXPECT_GT(y.data<float>()[2 * kRows - 1], 0) << "at " << least;
+    const Tensor zero = ctx.Empty(below.shape(), DType::kF32);
+    SoftmaxForward(ctx, below.view(), zero.mut());
+    EXPECT_EQ(Doubles(zero.view()),
+              (std::vector<double>{1, 0, 1, 0, 1, 0, 1, 0}));
   });
 }
 
