@@ -6,11 +6,15 @@
 // the last axis 1 (views of one qkv product are fine); one floating dtype.
 // Causal: query i sees keys j <= i + Tk - Tq. lse [B, H, Tq] f32 (f64 for f64)
 // is log sum exp of the scaled scores, kept for backward. Scores, softmax and
-// sums are float. Probabilities are recomputed in backward, a block of 32 rows
-// at a time: scratch O(Tk) per thread, for the block and one head's keys and
-// values. Rows that see no key give zeros and lse = -inf. Dropout of
-// probability (b, h, i, j) has the key of sample first_sample + b and element
-// (h Tq + i) Tk + j.
+// sums are float (double for f64). Rows that see no key give zeros and lse =
+// -inf. Dropout of probability (b, h, i, j) has the key of sample first_sample
+// + b and element (h Tq + i) Tk + j.
+//
+// Scores exist in tiles of 128 queries x 64 keys alone; backward makes them
+// anew. Workspace, float (double for f64): a few tiles a thread, of a size that
+// depends on D alone; in backward also delta = dout . out, [B, H, Tq], and for
+// each thread the dq of one head, [Tq, D], but where heads are too few for the
+// threads: these then share a head, tile by tile.
 #pragma once
 
 #include "terrace/core/context.h"

@@ -34,7 +34,8 @@ struct Case {
 };
 
 // One query, a cache longer than the queries, keys fewer than the queries (rows
-// that see nothing), sizes around the block of 32 rows and the padding of 16.
+// that see nothing), sizes around the padding of 16, within a tile and behind
+// its end.
 const Case kCases[] = {{1, 1, 1, 1, 1},
                        {2, 5, 5, 3, 7},
                        {2, 33, 33, 2, 16},
@@ -339,7 +340,7 @@ TEST(AttentionTest, NaNAndLargeScoresStayVisible) {
 }
 
 // What a query does not see must not reach it, not even as 0 * inf: the same
-// bits as without it, forward and backward, over several blocks of rows.
+// bits as without it, forward and backward, over several tiles.
 TEST(AttentionTest, WhatIsNotSeenNeverEnters) {
   ForEachTarget([] {
     const Context ctx;
