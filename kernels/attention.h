@@ -15,6 +15,12 @@
 // depends on D alone; in backward also delta = dout . out, [B, H, Tq], and for
 // each thread the dq of one head, [Tq, D], but where heads are too few for the
 // threads: these then share a head, tile by tile.
+//
+// Relative errors in the 2-norm, as tests hold them against double: out 2e-6 in
+// f32 and 1e-12 in f64, whose roundings average out along chains of sums; 1e-3
+// in f16 and 8e-3 in bf16, where the one rounding of the result (at most half
+// of that) is nearly all. dq, dk and dv three times as much: they are made of
+// the rounded out. Of lse, each element: 2e-6 (1e-12 for f64) max(1, |lse|).
 #pragma once
 
 #include "terrace/core/context.h"

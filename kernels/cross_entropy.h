@@ -7,6 +7,11 @@
 // logits [rows..., V] contiguous floating; labels i32 [rows...]; any other
 // label outside [0, V) throws, naming its position and value. Statistics in
 // float (double for f64), the sum over rows in double in fixed order.
+//
+// Relative errors in the 2-norm, as tests hold them against double: loss_sum
+// and lse 2e-6 (1e-12 for f64), dlogits the same in f32 and f64, for sums whose
+// roundings average out; 1e-3 in f16 and 8e-3 in bf16, where the one rounding
+// of the result (at most half of that) is nearly all.
 #pragma once
 
 #include "terrace/core/context.h"
