@@ -1,5 +1,5 @@
-// Highway building blocks of the row-wise kernels (softmax, cross entropy,
-// attention): reductions and exponentials over rows of float or double. A row
+// Highway building blocks of attention, the heads' losses and softmax: padded
+// rows, exponentials, and reductions of rows of float or double. Such a row
 // lies in scratch memory that is padded to kRowPad elements, so every loop runs
 // over whole vectors and an element's arithmetic does not depend on where it
 // stands.
@@ -72,6 +72,8 @@ HWY_INLINE V Exp2(D d, V x) {
                         hn::Set(d, std::numeric_limits<float>::infinity()), p);
 }
 
+// --- of cross entropy ---
+
 // max of x[0, padded); NaN may be lost (the exponentials bring it back).
 template <class A>
 A RowMax(const A* x, int64_t padded) {
@@ -96,6 +98,8 @@ A RowExpSum(A* x, int64_t padded, A scale, A shift) {
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
+
+// --- of attention ---
 
 template <class A>
 A RowDot(const A* x, const A* y, int64_t padded) {

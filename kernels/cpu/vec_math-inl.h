@@ -1,5 +1,6 @@
-// Float functions on vectors whose bits are the same on every instruction set:
-// for Highway sources, included once per instruction set.
+// Float functions on vectors, for Highway sources: included once per
+// instruction set. Their bits are the same on each of them, but those of
+// SumOfLanes, which adds as many lanes as there are.
 //
 //   const F32 y = x * NormalCdf(x);
 //

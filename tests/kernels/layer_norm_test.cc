@@ -280,6 +280,41 @@ TEST(LayerNormTest, TheLeastEpsKeepsConstantRowsFinite) {
             Tolerance(DType::kF32));
 }
 
+TEST(LayerNormTest, TheResultMayLieOnTheInputOrTheResidual) {
+  const Context ctx;
+  for (const DType dtype : kFloatTypes) {
+    const Shape shape{5, 167};
+    const Case c(ctx, shape, dtype, dtype);
+    ForEachTarget([&] {
+      LayerNormForwardArgs args = c.Forward();
+      LayerNormForward(ctx, args);
+      const Tensor x = Random(ctx, shape, dtype, 8);
+      std::memcpy(x.raw(), c.x.raw(), static_cast<size_t>(x.nbytes()));
+      args.x = x.view();
+      args.y = x.mut();
+      LayerNormForward(ctx, args);
+      EXPECT_TRUE(SameBits(x, c.y)) << dtype;
+
+      args = c.Forward();
+      const Tensor residual = Random(ctx, shape, dtype, 7);
+      const Tensor sum = ctx.Empty(shape, dtype);
+      args.residual = residual.view();
+      args.sum = sum.mut();
+      LayerNormForward(ctx, args);
+      for (const bool on_residual : {false, true}) {
+        const Tensor first = ctx.Empty(shape, dtype);
+        const Tensor second = Random(ctx, shape, dtype, 7);
+        std::memcpy(first.raw(), c.x.raw(), static_cast<size_t>(x.nbytes()));
+        args.x = first.view();
+        args.residual = second.view();
+        args.y = on_residual ? second.mut() : first.mut();
+        LayerNormForward(ctx, args);
+        EXPECT_TRUE(SameBits(on_residual ? second : first, c.y)) << dtype;
+      }
+    });
+  }
+}
+
 TEST(LayerNormTest, RefusesWhatDoesNotFit) {
   const Context ctx;
   const Case c(ctx, {2, 4}, DType::kF32, DType::kF32);
