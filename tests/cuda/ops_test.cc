@@ -117,59 +117,96 @@ TEST_F(CudaElementwiseTest, MatchesTheCpu) {
 }
 
 using CudaLayerNormTest = CudaTest;
-TEST_F(CudaLayerNormTest, MatchesTheCpuForEveryMixOfGainTypes) {
-  for (const DType dtype : kFloatTypes) {
-    for (const DType gamma_dtype : {dtype, DType::kF32}) {
-      for (const DType beta_dtype : {dtype, DType::kF32}) {
-        const Tensor x = Random(ctx_, {7, 300}, dtype, 1, -1, 3);
-        const Tensor dy = Random(ctx_, {7, 300}, dtype, 4);
-        const Tensor gamma = Random(ctx_, {300}, gamma_dtype, 2, 0.5, 1.5);
-        const Tensor beta = Random(ctx_, {300}, beta_dtype, 3);
-        const Tensor y = ctx_.Empty(x.shape(), dtype);
-        const Tensor dx = ctx_.Empty(x.shape(), dtype);
-        const Tensor mean = ctx_.Empty({7}, AccumulatorOf(dtype));
-        const Tensor rstd = ctx_.Empty({7}, AccumulatorOf(dtype));
-        const Tensor dgamma = ctx_.Empty({300}, gamma_dtype);
-        const Tensor dbeta = ctx_.Empty({300}, beta_dtype);
-        const OnDevice gx(x), gdy(dy), ggamma(gamma), gbeta(beta), gy(y),
-            gdx(dx), gmean(mean), grstd(rstd), gdgamma(dgamma), gdbeta(dbeta);
-        kernels::LayerNormForward(ctx_, {.x = x.view(),
-                                         .gamma = gamma.view(),
-                                         .beta = beta.view(),
-                                         .y = y.mut(),
-                                         .mean = mean.mut(),
-                                         .rstd = rstd.mut()});
-        kernels::cuda::LayerNormForward(ctx_, {.x = gx.view(),
-                                               .gamma = ggamma.view(),
-                                               .beta = gbeta.view(),
-                                               .y = gy.mut(),
-                                               .mean = gmean.mut(),
-                                               .rstd = grstd.mut()});
-        kernels::LayerNormBackward(ctx_, {.x = x.view(),
+
+// Without a residual, with one, and with the gradient that arrived before: in a
+// place of its own, or where dx goes.
+enum class Residual { kNone, kAdded, kGradient, kGradientInPlace };
+
+void CheckLayerNorm(const Context& ctx, Residual kind, DType dtype,
+                    DType gamma_dtype, DType beta_dtype) {
+  const Tensor x = Random(ctx, {7, 300}, dtype, 1, -1, 3);
+  const Tensor residual = Random(ctx, {7, 300}, dtype, 5);
+  const Tensor dy = Random(ctx, {7, 300}, dtype, 4);
+  const Tensor gamma = Random(ctx, {300}, gamma_dtype, 2, 0.5, 1.5);
+  const Tensor beta = Random(ctx, {300}, beta_dtype, 3);
+  const Tensor y = ctx.Empty(x.shape(), dtype);
+  const Tensor sum = Random(ctx, x.shape(), dtype, 6);
+  const Tensor dsum = Random(ctx, x.shape(), dtype, 7);
+  const Tensor dx = Random(ctx, x.shape(), dtype, 7);  // dsum's values
+  const Tensor mean = ctx.Empty({7}, AccumulatorOf(dtype));
+  const Tensor rstd = ctx.Empty({7}, AccumulatorOf(dtype));
+  const Tensor dgamma = ctx.Empty({300}, gamma_dtype);
+  const Tensor dbeta = ctx.Empty({300}, beta_dtype);
+  const OnDevice gx(x), gresidual(residual), gdy(dy), ggamma(gamma),
+      gbeta(beta), gy(y), gsum(sum), gdsum(dsum), gdx(dx), gmean(mean),
+      grstd(rstd), gdgamma(dgamma), gdbeta(dbeta);
+  kernels::LayerNormForwardArgs forward{.x = x.view(),
+                                        .gamma = gamma.view(),
+                                        .beta = beta.view(),
+                                        .y = y.mut(),
+                                        .mean = mean.mut(),
+                                        .rstd = rstd.mut()};
+  kernels::LayerNormForwardArgs gforward{.x = gx.view(),
+                                         .gamma = ggamma.view(),
+                                         .beta = gbeta.view(),
+                                         .y = gy.mut(),
+                                         .mean = gmean.mut(),
+                                         .rstd = grstd.mut()};
+  const bool added = kind == Residual::kAdded;
+  if (added) {
+    forward.residual = residual.view();
+    forward.sum = sum.mut();
+    gforward.residual = gresidual.view();
+    gforward.sum = gsum.mut();
+  }
+  kernels::LayerNormForward(ctx, forward);
+  kernels::cuda::LayerNormForward(ctx, gforward);
+  // What was normalised; rounded once from one addition.
+  EXPECT_TRUE(SameBits(gsum.Back(ctx), sum)) << dtype;
+  kernels::LayerNormBackwardArgs backward{.x = added ? sum.view() : x.view(),
                                           .gamma = gamma.view(),
                                           .mean = mean.view(),
                                           .rstd = rstd.view(),
                                           .dy = dy.view(),
                                           .dx = dx.mut(),
                                           .dgamma = dgamma.mut(),
-                                          .dbeta = dbeta.mut()});
-        kernels::cuda::LayerNormBackward(ctx_, {.x = gx.view(),
-                                                .gamma = ggamma.view(),
-                                                .mean = gmean.view(),
-                                                .rstd = grstd.view(),
-                                                .dy = gdy.view(),
-                                                .dx = gdx.mut(),
-                                                .dgamma = gdgamma.mut(),
-                                                .dbeta = gdbeta.mut()});
-        for (const auto& [device, host] :
-             {std::tie(gy, y), std::tie(gmean, mean), std::tie(grstd, rstd),
-              std::tie(gdx, dx), std::tie(gdgamma, dgamma),
-              std::tie(gdbeta, dbeta)}) {
-          EXPECT_LE(RelativeError(Doubles(device.Back(ctx_).view()),
-                                  Doubles(host.view())),
-                    3 * Tolerance(host.dtype()))
-              << dtype << gamma_dtype << beta_dtype;
-        }
+                                          .dbeta = dbeta.mut()};
+  kernels::LayerNormBackwardArgs gbackward{.x = added ? gsum.view() : gx.view(),
+                                           .gamma = ggamma.view(),
+                                           .mean = gmean.view(),
+                                           .rstd = grstd.view(),
+                                           .dy = gdy.view(),
+                                           .dx = gdx.mut(),
+                                           .dgamma = gdgamma.mut(),
+                                           .dbeta = gdbeta.mut()};
+  if (kind == Residual::kGradient) {
+    backward.dsum = dsum.view();
+    gbackward.dsum = gdsum.view();
+  } else if (kind == Residual::kGradientInPlace) {
+    backward.dsum = dsum.view();  // the values that dx holds
+    gbackward.dsum = gdx.view();
+  }
+  kernels::LayerNormBackward(ctx, backward);
+  kernels::cuda::LayerNormBackward(ctx, gbackward);
+  for (const auto& [device, host] :
+       {std::tie(gy, y), std::tie(gmean, mean), std::tie(grstd, rstd),
+        std::tie(gdx, dx), std::tie(gdgamma, dgamma),
+        std::tie(gdbeta, dbeta)}) {
+    EXPECT_LE(
+        RelativeError(Doubles(device.Back(ctx).view()), Doubles(host.view())),
+        3 * Tolerance(host.dtype()))
+        << dtype << gamma_dtype << beta_dtype << static_cast<int>(kind);
+  }
+}
+
+TEST_F(CudaLayerNormTest, MatchesTheCpuForEveryMixOfGainTypes) {
+  for (const Residual kind :
+       {Residual::kNone, Residual::kAdded, Residual::kGradient,
+        Residual::kGradientInPlace}) {
+    for (const DType dtype : kFloatTypes) {
+      for (const DType gamma_dtype : {dtype, DType::kF32}) {
+        for (const DType beta_dtype : {dtype, DType::kF32})
+          CheckLayerNorm(ctx_, kind, dtype, gamma_dtype, beta_dtype);
       }
     }
   }
