@@ -13,6 +13,8 @@
 // rounded to bf16. Ignored rows cost nothing. The loss has the same bits
 // whichever gradients are asked for; no result depends on the thread count, but
 // bf16 products as MatMul's do. Bits may differ between instruction sets.
+// A logit of -inf has the probability 0; a valid row of nothing else makes the
+// loss NaN, and NaN in h or W reaches the loss and both gradients.
 // After the chunked heads of Liger kernels and llmq.
 //
 // Relative errors in the 2-norm, as tests hold them against double: loss_sum,
@@ -36,10 +38,13 @@ struct LinearCrossEntropyArgs {
 // Overwrites all that it writes.
 void LinearCrossEntropy(const Context& ctx, const LinearCrossEntropyArgs& args);
 
-// Rows of logits that are held at once, in workspace memory, beside up to three
-// copies of so many rows of h: of dtype, shapes and machine alone. From 1024
-// rows and V >> C on that is at most a sixteenth of all logits (an eighth where
-// bf16 products run in bf16, from 2048 rows on a sixteenth as well).
+// Rows of logits, f32 (f64 for f64), that are held at once in workspace memory:
+// of dtype, shapes and machine alone. From 1024 rows and V >> C on they are,
+// with up to three copies of so many rows of h and their statistics, at most a
+// sixteenth of all logits. Beside them W of f16 or bf16 takes 72 rows in f32 a
+// thread. Where bf16 products run in bf16 the rows of logits alone are at most
+// an eighth of all, from 2048 rows on a sixteenth; beside them are so many rows
+// of h in bf16 and of dh in f32, and what MatMul takes for one product.
 int64_t LinearCrossEntropyChunk(const Context& ctx, DType dtype, int64_t rows,
                                 int64_t vocabulary, int64_t width);
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "terrace/kernels/copy.h"
 #include "terrace/kernels/cpu/linear_cross_entropy.h"
+#include "terrace/kernels/cpu/matmul.h"
 #include "terrace/kernels/cross_entropy.h"
 #include "terrace/tests/reference/softmax.h"
 #include "terrace/tests/support/targets.h"
@@ -254,6 +256,71 @@ TEST(LinearCrossEntropyTest, NaNAndLargeLogits) {
   });
 }
 
+using Heads = std::pair<DType, Function>;
+const Heads kHeads[] = {
+    {DType::kF32, LinearCrossEntropy},
+    {DType::kF64, LinearCrossEntropy},
+    {DType::kBF16, kernels::cpu::LinearCrossEntropyByTiles},
+    {DType::kBF16, kernels::cpu::LinearCrossEntropyByProducts}};
+
+// A word that a row rules out costs nothing; a row that rules out all of them
+// has no softmax.
+TEST(LinearCrossEntropyTest, LogitsOfMinusInfinity) {
+  ForEachTarget([] {
+    const Context ctx;
+    for (const auto& [dtype, run] : kHeads) {
+      const Case c{3, 100, 1};
+      Operands in(ctx, c, dtype);
+      in.hidden = Filled(ctx, {3, 1}, dtype, 1);
+      in.weight = Filled(ctx, {100, 1}, dtype, 0);
+      in.labels = Ints(ctx, {3}, {0, 80, 99});
+      const auto forbid = [&](int64_t from, int64_t to) {
+        kernels::Fill(ctx, in.weight.Slice(0, from, to).mut(), -HUGE_VAL);
+      };
+      const auto loss = [&] {
+        return Doubles(RunHead(ctx, in, false, false, run).sum.view())[0];
+      };
+      forbid(40, 41);
+      EXPECT_NEAR(loss(), 3 * std::log(99), 1e-5) << dtype;
+      forbid(1, 80);  // a whole block, and more
+      EXPECT_NEAR(loss(), 3 * std::log(21), 1e-5) << dtype;
+      forbid(80, 81);  // a label's
+      EXPECT_EQ(loss(), HUGE_VAL) << dtype;
+      forbid(0, 100);
+      EXPECT_TRUE(std::isnan(loss())) << dtype;
+    }
+  });
+}
+
+TEST(LinearCrossEntropyTest, NaNReachesTheGradients) {
+  ForEachTarget([] {
+    const Context ctx;
+    const Case c{60, 100, 70};
+    for (const auto& [dtype, run] : kHeads) {
+      const auto nans = [](const Tensor& x) {
+        const auto values = Doubles(x.view());
+        return std::count_if(values.begin(), values.end(),
+                             [](double v) { return std::isnan(v); });
+      };
+      // In one row of h: that row of dh, and all of dW.
+      Operands in(ctx, c, dtype);
+      kernels::Fill(ctx, in.hidden.Slice(0, 50, 51).mut(), NAN);
+      Outcome got = RunHead(ctx, in, true, true, run);
+      EXPECT_EQ(nans(got.sum), 1) << dtype;
+      EXPECT_EQ(nans(got.dhidden), 70) << dtype;
+      EXPECT_EQ(nans(got.dhidden.Slice(0, 50, 51)), 70) << dtype;
+      EXPECT_EQ(nans(got.dweight), 100 * 70) << dtype;
+      // In one word's: every row has it in its softmax, but those ignored.
+      in = Operands(ctx, c, dtype);
+      kernels::Fill(ctx, in.weight.Slice(0, 80, 81).mut(), NAN);
+      got = RunHead(ctx, in, true, true, run);
+      EXPECT_EQ(nans(got.sum), 1) << dtype;
+      EXPECT_EQ(nans(got.dhidden), 48 * 70) << dtype;
+      EXPECT_EQ(nans(got.dweight), 100 * 70) << dtype;
+    }
+  });
+}
+
 // The point of it: 33 MB of logits that never exist.
 TEST(LinearCrossEntropyTest, WorkspaceIsASixteenthOfTheLogits) {
   const Context ctx({.threads = 2});
@@ -267,6 +334,65 @@ TEST(LinearCrossEntropyTest, WorkspaceIsASixteenthOfTheLogits) {
               rows * kWords * SizeOf(DType::kF32) / 16)
         << rows;
     EXPECT_GT(report[MemoryTag::kWorkspace].peak, 0);
+  }
+}
+
+// By bf16 products: the chunk's logits, its h in bf16 and dh in f32, and the
+// most that one of the products takes. All rows count.
+TEST(LinearCrossEntropyTest, WorkspaceByProductsIsThatOfOneChunk) {
+  const Context ctx({.threads = 2});
+  constexpr int64_t kWords = 8192, kWidth = 64;
+  const auto peak = [&](auto&& run) {
+    ctx.device_arena().ResetPeaks();
+    run();
+    return ctx.device_arena().Report()[MemoryTag::kWorkspace].peak;
+  };
+  struct Sizes {
+    int64_t rows, chunk;
+  };
+  for (const auto& [rows, chunk] :
+       {Sizes{1024, 128}, Sizes{2048, 128}, Sizes{4096, 224}}) {
+    EXPECT_LE(chunk, rows / (rows < 2048 ? 8 : 16));
+    if (kernels::cpu::MatMulHasBF16(ctx)) {
+      EXPECT_EQ(
+          LinearCrossEntropyChunk(ctx, DType::kBF16, rows, kWords, kWidth),
+          chunk);
+    }
+    int64_t product = 0;
+    for (const int64_t n : {chunk, rows % chunk}) {
+      if (n == 0) continue;
+      const Tensor h = Random(ctx, {n, kWidth}, DType::kBF16, 1);
+      const Tensor w = Random(ctx, {kWords, kWidth}, DType::kBF16, 2);
+      // As dlogits lie: over the first half of each row of logits.
+      const Tensor d =
+          Random(ctx, {n, 2 * kWords}, DType::kBF16, 3).Slice(1, 0, kWords);
+      const Tensor logits = ctx.Empty({n, kWords}, DType::kF32);
+      const Tensor dh = ctx.Empty({n, kWidth}, DType::kF32);
+      const Tensor dw = Random(ctx, {kWords, kWidth}, DType::kF32, 4);
+      const auto multiply = [&](const Tensor& a, const Tensor& b,
+                                const Tensor& c, bool accumulate) {
+        product = std::max(product, peak([&] {
+                             kernels::MatMul(ctx, {.a = a.view(),
+                                                   .b = b.view(),
+                                                   .bias = {},
+                                                   .c = c.mut(),
+                                                   .accumulate = accumulate});
+                           }));
+      };
+      multiply(h, w.Transpose(0, 1), logits, false);
+      multiply(d.Transpose(0, 1), h, dw, false);
+      multiply(d.Transpose(0, 1), h, dw, true);
+      multiply(d, w, dh, false);
+    }
+    Operands in(ctx, {rows, kWords, kWidth}, DType::kBF16);
+    in.labels =
+        Ints(ctx, {rows}, std::vector<int32_t>(static_cast<size_t>(rows), 7));
+    EXPECT_EQ(peak([&] {
+                RunHead(ctx, in, true, true,
+                        kernels::cpu::LinearCrossEntropyByProducts);
+              }),
+              chunk * (4 * kWords + (2 + 4) * kWidth) + product)
+        << rows;
   }
 }
 
