@@ -146,6 +146,9 @@ HWY_INLINE float SumOfLanes(const F32& x) {
 HWY_INLINE float MaxOfLanes(const F32& x) {
   auto most = x.v[0];
   for (size_t i = 1; i < kVectors; ++i) most = hn::Max(most, x.v[i]);
+  // Highway's emulation would begin with the least finite float.
+  const auto lowest = hn::Set(F32::D(), -HUGE_VALF);
+  if (hn::AllTrue(F32::D(), hn::Eq(most, lowest))) return -HUGE_VALF;
   return hn::GetLane(hn::MaxOfLanes(F32::D(), most));
 }
 
