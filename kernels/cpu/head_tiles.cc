@@ -64,9 +64,9 @@ void LogitsOf(const HeadChunk<A, T>& h, int64_t begin, int64_t end, A* max,
       p.c = h.logits + v * h.padded + r;
       p.c_row = h.padded;
       if (std::is_same_v<A, T> && r == 0 && v + words + kRows <= h.vocabulary)
-        p.ahead_a = kRows * h.width;
+        p.ahead = kRows * h.width;
       const int64_t columns = std::min(kHeadRows, RoundUp(h.rows - r, lanes));
-      PanelProduct<kRows, 3>(p, words, columns);
+      PanelProduct<kRows, 3, PanelAhead::kRowsOfA>(p, words, columns);
     }
     for (int64_t r = 0; r < h.rows; r += lanes) {
       const A* x = h.logits + v * h.padded + r;
@@ -146,9 +146,8 @@ void WeightGradientOf(const HeadChunk<A, T>& h, int64_t begin, int64_t end) {
       if (c + kHeadColumns <= h.width) {
         p.c = to;
         p.c_row = h.width;
-        p.ahead_c =
-            v + 2 * kHeadBlock <= h.vocabulary ? kHeadBlock * h.width : 0;
-        PanelProduct<6, kVectors>(p, words, kHeadColumns);
+        p.ahead = v + 2 * kHeadBlock <= h.vocabulary ? kHeadBlock * h.width : 0;
+        PanelProduct<6, kVectors, PanelAhead::kC>(p, words, kHeadColumns);
         continue;
       }
       HWY_ALIGN A tail[kHeadBlock * kHeadColumns] = {};
@@ -157,8 +156,8 @@ void WeightGradientOf(const HeadChunk<A, T>& h, int64_t begin, int64_t end) {
         std::copy_n(to + i * h.width, left, tail + i * kHeadColumns);
       p.c = tail;
       p.c_row = kHeadColumns;
-      p.ahead_c = 0;
-      PanelProduct<6, kVectors>(p, words, kHeadColumns);
+      p.ahead = 0;
+      PanelProduct<6, kVectors, PanelAhead::kC>(p, words, kHeadColumns);
       for (int64_t i = 0; i < words; ++i)
         std::copy_n(tail + i * kHeadColumns, left, to + i * h.width);
     }
@@ -189,8 +188,7 @@ void HiddenGradientOf(const HeadChunk<A, T>& h, int64_t begin, int64_t end) {
       if constexpr (std::is_same_v<A, T>) {
         p.a = from;
         p.a_step = h.width;
-        if (v + 2 * kHeadBlock <= h.vocabulary)
-          p.ahead_a = kHeadBlock * h.width;
+        if (v + 2 * kHeadBlock <= h.vocabulary) p.ahead = kHeadBlock * h.width;
       } else {
         for (int64_t i = 0; i < words; ++i) {
           A* to = panel + i * kHeadColumns;
@@ -202,11 +200,11 @@ void HiddenGradientOf(const HeadChunk<A, T>& h, int64_t begin, int64_t end) {
         p.a = panel;
         p.a_step = kHeadColumns;
       }
-      for (int64_t r = 0; r < h.rows; r += kHeadRows, p.ahead_a = 0) {
+      for (int64_t r = 0; r < h.rows; r += kHeadRows, p.ahead = 0) {
         p.b = h.logits + v * h.padded + r;
         p.c = h.dhidden + c * h.padded + r;
-        PanelProduct<kRows, 3>(p, columns,
-                               std::min(kHeadRows, RoundUp(h.rows - r, lanes)));
+        PanelProduct<kRows, 3, PanelAhead::kColumnsOfA>(
+            p, columns, std::min(kHeadRows, RoundUp(h.rows - r, lanes)));
       }
     }
   }

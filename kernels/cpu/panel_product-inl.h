@@ -29,6 +29,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 enum class PanelMode { kSet, kChain, kAdd };
 
+// What the caller reads next and a product fetches along the way: rows of a
+// where a_step is 1, columns of a where a_row is 1, or c. A constant of each
+// call, as a test of it in the loop costs the compiler its addressing.
+enum class PanelAhead { kRowsOfA, kColumnsOfA, kC };
+
 // At most 16 lanes, so that a width that is a multiple of 16 is whole vectors.
 template <class A>
 using PanelTag = hn::CappedTag<A, 16>;
@@ -54,10 +59,8 @@ struct PanelOperands {
   A* c = nullptr;
   int64_t c_row = 0;
   PanelMode mode = PanelMode::kSet;
-  // Where the caller reads next, fetched along the way: as far after a, b or c
-  // as these say, in elements; 0: nothing. Of a in lines of whichever of its
-  // strides is 1.
-  int64_t ahead_a = 0, ahead_b = 0, ahead_c = 0;
+  // Where it lies: so many elements after a or c.
+  int64_t ahead = 0;
 };
 
 // p + n, which may lie behind the array, where nothing is read: as a number.
@@ -67,7 +70,7 @@ HWY_INLINE A* Advance(A* p, int64_t n) {
                               static_cast<uintptr_t>(n) * sizeof(A));
 }
 
-template <int kRows, int kVectors, class A>
+template <int kRows, int kVectors, PanelAhead kAhead, class A>
 HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
   const PanelTag<A> d;
   using V = hn::Vec<PanelTag<A>>;
@@ -80,37 +83,34 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
     for (int v = 0; v < kVectors; ++v) {
       const A* c = p.c + r * p.c_row + v * lanes;
       sum[r][v] = p.mode == PanelMode::kChain ? hn::LoadU(d, c) : hn::Zero(d);
-      if (p.ahead_c != 0) hwy::Prefetch(Advance(c, p.ahead_c));
+      if constexpr (kAhead == PanelAhead::kC)
+        hwy::Prefetch(Advance(c, p.ahead));
     }
   }
-  int64_t a_at = 0, b_at = 0;
+  const A* a = p.a;
+  const A* b = p.b;
+  const int64_t a_row = p.a_row, a_step = p.a_step, b_row = p.b_row;
   for (int64_t k = 0; k < p.k;) {
-    if (p.ahead_a != 0 && p.a_row != 1) {
+    if constexpr (kAhead == PanelAhead::kRowsOfA) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
-        hwy::Prefetch(Advance(p.a, a_at + r * p.a_row + p.ahead_a));
+        hwy::Prefetch(Advance(a, r * a_row + p.ahead));
     }
     for (const int64_t end = std::min(k + kLine, p.k); k < end; ++k) {
       V row[kVectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v)
-        row[v] = hn::LoadU(d, p.b + b_at + v * lanes);
-      if (p.ahead_b != 0) {
-#pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v)
-          hwy::Prefetch(Advance(p.b, b_at + v * lanes + p.ahead_b));
-      }
-      if (p.ahead_a != 0 && p.a_row == 1)
-        hwy::Prefetch(Advance(p.a, a_at + p.ahead_a));
+      for (int v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * lanes);
+      if constexpr (kAhead == PanelAhead::kColumnsOfA)
+        hwy::Prefetch(Advance(a, p.ahead));
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const V factor = hn::Set(d, p.a[a_at + r * p.a_row]);
+        const V factor = hn::Set(d, a[r * a_row]);
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v)
           sum[r][v] = hn::MulAdd(factor, row[v], sum[r][v]);
       }
-      a_at += p.a_step;
-      b_at += p.b_row;
+      a = Advance(a, a_step);
+      b = Advance(b, b_row);
     }
   }
 #pragma GCC unroll 16
@@ -126,37 +126,34 @@ HWY_INLINE void PanelTile(const PanelOperands<A>& p) {
 }
 
 // `rows` rows in tiles of kRows, then single ones.
-template <int kRows, int kVectors, class A>
+template <int kRows, int kVectors, PanelAhead kAhead, class A>
 HWY_INLINE void PanelRows(PanelOperands<A> p, int64_t rows) {
   for (; rows >= kRows; rows -= kRows) {
-    PanelTile<kRows, kVectors>(p);
+    PanelTile<kRows, kVectors, kAhead>(p);
     p.a = Advance(p.a, kRows * p.a_row);
     p.c = Advance(p.c, kRows * p.c_row);
-    p.ahead_b = 0;  // once is enough
   }
   for (; rows > 0; --rows) {
-    PanelTile<1, kVectors>(p);
+    PanelTile<1, kVectors, kAhead>(p);
     p.a = Advance(p.a, p.a_row);
     p.c = Advance(p.c, p.c_row);
-    p.ahead_b = 0;
   }
 }
 
 // `columns`, a multiple of the lanes, in tiles of kVectors vectors, then of
 // one.
-template <int kRows, int kVectors, class A>
+template <int kRows, int kVectors, PanelAhead kAhead, class A>
 HWY_INLINE void PanelProduct(PanelOperands<A> p, int64_t rows,
                              int64_t columns) {
   const int64_t lanes = PanelLanes<A>();
   const auto next = [&](int64_t step) {
     p.b = Advance(p.b, step);
     p.c = Advance(p.c, step);
-    p.ahead_a = 0;
     columns -= step;
   };
   for (; columns >= kVectors * lanes; next(kVectors * lanes))
-    PanelRows<kRows, kVectors>(p, rows);
-  for (; columns > 0; next(lanes)) PanelRows<kRows, 1>(p, rows);
+    PanelRows<kRows, kVectors, kAhead>(p, rows);
+  for (; columns > 0; next(lanes)) PanelRows<kRows, 1, kAhead>(p, rows);
 }
 
 }  // namespace terrace::kernels::HWY_NAMESPACE
