@@ -83,7 +83,7 @@ class FileTest : public testing::Test {
  protected:
   void SetUp() override {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = testing::TempDir() + "file_test_" + info->name();
+    folder_ = testing::TempDir() + "terrace_file_test_" + info->name();
     std::filesystem::remove_all(folder_);
     MakeDirectories(folder_);
   }

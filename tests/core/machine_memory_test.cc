@@ -23,7 +23,8 @@ constexpr int64_t kKiB = 1024;
 
 class MachineMemoryTest : public ::testing::Test {
  protected:
-  MachineMemoryTest() : root_(::testing::TempDir() + "/machine_memory") {
+  MachineMemoryTest()
+      : root_(::testing::TempDir() + "/terrace_machine_memory") {
     std::filesystem::remove_all(root_);
   }
   ~MachineMemoryTest() override { std::filesystem::remove_all(root_); }

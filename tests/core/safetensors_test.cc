@@ -31,7 +31,7 @@ std::string Container(std::string_view header, std::string_view data) {
 class SafetensorsTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "safetensors_test_" +
+    folder_ = testing::TempDir() + "terrace_safetensors_test_" +
               testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(folder_);
     MakeDirectories(folder_);

@@ -25,7 +25,7 @@ std::string Line(int step) {
 }
 
 std::string Path(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/" + name;
+  const std::string path = ::testing::TempDir() + "/terrace_" + name;
   File::Create(path).Close();
   std::filesystem::remove(path + ".dropped");
   return path;
@@ -118,7 +118,7 @@ TEST(MetricsFileTest, TellsHowMuchOfACutLineGoes) {
 }
 
 TEST(MetricsFileTest, AFileThatIsTakenAwayGetsNoLines) {
-  const std::string folder = ::testing::TempDir() + "/away";
+  const std::string folder = ::testing::TempDir() + "/terrace_away";
   const std::string path = folder + "/metrics.jsonl";
   const auto moved = [&] { std::filesystem::rename(folder, folder + "2"); };
   const auto removed = [&] { std::filesystem::remove_all(folder); };

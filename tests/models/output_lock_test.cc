@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 std::string Folder(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/lock_" + name;
+  const std::string path = ::testing::TempDir() + "/terrace_lock_" + name;
   fs::remove_all(path);
   return path;
 }

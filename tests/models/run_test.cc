@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 // A run of two steps in a folder of its own, on `text`.
 TrainingRun MakeRun(const std::string& name, int ranks, int stage,
                     const std::string& text, int64_t sample_tokens = 0) {
-  const std::string folder = ::testing::TempDir() + "/" + name;
+  const std::string folder = ::testing::TempDir() + "/terrace_" + name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/text.txt") << text;

@@ -32,7 +32,7 @@ std::string DataOf(const std::string& text_file) {
 // A checkpoint that says `extras` of itself, in a folder of its own.
 std::string Save(const std::string& name,
                  const zero::CheckpointExtras& extras) {
-  const std::string folder = ::testing::TempDir() + "/" + name;
+  const std::string folder = ::testing::TempDir() + "/terrace_" + name;
   std::filesystem::remove_all(folder);
   testing::RunOneRank([&](zero::Runtime& rt) {
     Gpt2Config config;
@@ -48,7 +48,7 @@ std::string Save(const std::string& name,
 }
 
 std::string Text() {
-  const std::string path = ::testing::TempDir() + "/saved_model.txt";
+  const std::string path = ::testing::TempDir() + "/terrace_saved_model.txt";
   std::ofstream(path) << "one line and then\n%\nanother of about its length\n";
   return path;
 }

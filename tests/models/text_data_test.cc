@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 class TextDataTest : public testing::Test {
  protected:
   TextDataTest()
-      : folder_(fs::path(testing::TempDir()) /
+      : folder_(fs::path(testing::TempDir()) / "terrace_text_data_test" /
                 testing::UnitTest::GetInstance()->current_test_info()->name()),
         tokenizer_(MakeTokenizer("byte")) {
     fs::remove_all(folder_);

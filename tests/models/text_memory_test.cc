@@ -44,7 +44,7 @@ constexpr int64_t kSlack = 64 << 10;  // paths, streams, a piece of ids
 
 // `documents` of `lines` lines of 64 bytes each.
 std::string Write(const std::string& name, int documents, int lines) {
-  const std::string path = ::testing::TempDir() + "/" + name;
+  const std::string path = ::testing::TempDir() + "/terrace_" + name;
   std::ofstream file(path, std::ios::binary);
   for (int d = 0; d < documents; ++d) {
     for (int i = 0; i < lines; ++i)

@@ -69,7 +69,7 @@ void OnRanks(const zero::LaunchOptions& options, const Fn& fn,
 }
 
 inline std::string FreshOut(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/trainer_" + name;
+  const std::string path = ::testing::TempDir() + "/terrace_trainer_" + name;
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;

@@ -49,7 +49,7 @@ inline void WriteText(const std::string& path, const std::string& text) {
 
 // An empty folder of its own for each test.
 inline std::string FreshFolder(const std::string& name) {
-  const std::string path = ::testing::TempDir() + "/" + name;
+  const std::string path = ::testing::TempDir() + "/terrace_" + name;
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;

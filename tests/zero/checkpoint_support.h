@@ -178,8 +178,8 @@ inline std::vector<float> Floats(const std::string& bytes) {
 inline std::string FreshDir(const std::string& name) {
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
   const std::string dir =
-      StrCat(::testing::TempDir(), "/checkpoint_", info->test_suite_name(), "_",
-             info->name(), "/", name);
+      StrCat(::testing::TempDir(), "/terrace_checkpoint_",
+             info->test_suite_name(), "_", info->name(), "/", name);
   std::filesystem::remove_all(dir);
   std::filesystem::create_directories(dir);
   return dir;

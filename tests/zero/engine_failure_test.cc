@@ -29,7 +29,7 @@ zero::FirstFailure FailTrained(
 }
 
 TEST(EngineFailureTest, B016SaveOnOneRankEndsAndNamesWhoCame) {
-  const std::string dir = ::testing::TempDir() + "/B016";
+  const std::string dir = ::testing::TempDir() + "/terrace_B016";
   std::filesystem::remove_all(dir);
   const auto failure =
       FailTrained([&](zero::Runtime& rt, zero::Engine& engine, const Mlp&) {

@@ -20,8 +20,8 @@ class RunFileTest : public testing::Test {
  protected:
   void SetUp() override {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = (std::filesystem::path(testing::TempDir()) / "run_file_test" /
-               test->name())
+    folder_ = (std::filesystem::path(testing::TempDir()) /
+               "terrace_run_file_test" / test->name())
                   .string();
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
