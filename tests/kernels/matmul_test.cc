@@ -69,9 +69,10 @@ void ExpectMatches(Run run, const Context& ctx, const MatMulArgs& args,
 
 TEST_P(MatMulTest, MatchesReferenceForShapesTypesTransposesAndVariants) {
   const Context ctx({.threads = 2});
-  const int64_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {33, 17, 65},
-                              {1, 64, 33}, {64, 1, 5},    {7, 0, 9},
-                              {0, 4, 3},   {65, 129, 31}, {70, 96, 1}};
+  const int64_t sizes[][3] = {{1, 1, 1},     {3, 5, 7},     {33, 17, 65},
+                              {1, 64, 33},   {64, 1, 5},    {7, 0, 9},
+                              {0, 4, 3},     {65, 129, 31}, {70, 96, 1},
+                              {37, 40, 1024}};  // rows of b pages apart
   for (const auto& [m, k, n] : sizes) {
     for (const DType dtype : kFloatTypes) {
       for (int layout = 0; layout < 4; ++layout) {
