@@ -1,6 +1,7 @@
 #include "terrace/zero/store_state.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <span>
 #include <string>
@@ -14,9 +15,13 @@ namespace {
 
 Piece Allocate(Context& ctx, const Range& range, DType dtype, MemoryTag tag) {
   Piece piece{ctx.Empty({range.numel()}, dtype, tag), range};
-  if (!ctx.dry())
-    std::memset(piece.values.raw(), 0,
-                static_cast<size_t>(piece.values.nbytes()));
+  // By all threads: most of it is the system clearing pages.
+  constexpr int64_t kGrain = int64_t{2} << 20;
+  auto* const data = static_cast<std::byte*>(piece.values.raw());
+  ctx.pool().ParallelFor(
+      piece.values.nbytes(), kGrain, [data](int64_t begin, int64_t end) {
+        std::memset(data + begin, 0, static_cast<size_t>(end - begin));
+      });
   return piece;
 }
 
