@@ -329,7 +329,7 @@ TEST(BadInputTest, OutputThatCannotBeWritten) {
   std::filesystem::create_symlink("nowhere", folder + "/link");
   for (const char* out : {"link", "link/below"})
     ExpectOneLine(Train(folder, {}, out), 5,
-                  "/unwritable/link is a symbolic link to nowhere, which is "
+                  "unwritable/link is a symbolic link to nowhere, which is "
                   "not there");
 }
 
