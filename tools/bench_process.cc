@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "terrace/core/context.h"
 #include "terrace/core/error.h"
@@ -6,6 +7,7 @@
 #include "terrace/models/metrics.h"
 #include "terrace/tools/bench.h"
 #include "terrace/tools/bench_init.h"
+#include "terrace/tools/bench_pairs.h"
 #include "terrace/tools/bench_peer.h"
 #include "terrace/tools/bench_probe.h"
 #include "terrace/tools/machine_limits.h"
@@ -134,21 +136,18 @@ std::vector<BenchRow> BenchStartup(const BenchOptions& options) {
       ratios[i].push_back(probe.startup_s / last[i].startup_s);
     }
   }
-  using models::Median;
   std::vector<BenchRow> rows = {{"startup", w.Name(), Medians(ours)}};
   const double startup_s = rows[0].numbers[0].value;
   rows[0].numbers.push_back({"as_found_s", found.startup_s});
   for (size_t i = 0; i < last.size(); ++i) {
-    const auto [least, most] = std::ranges::minmax(ratios[i]);
-    rows.push_back({"startup",
-                    w.Name() + " against " + last[i].name,
-                    {{"pairs", static_cast<double>(ratios[i].size())},
-                     {"loss_difference", differences[i]},
-                     {"startup_s", startup_s},
-                     {"peer_startup_s", Median(peer_s[i])},
-                     {"ratio", Median(ratios[i])},
-                     {"ratio_min", least},
-                     {"ratio_max", most}}});
+    BenchRow row{"startup",
+                 w.Name() + " against " + last[i].name,
+                 {{"pairs", static_cast<double>(ratios[i].size())},
+                  {"loss_difference", differences[i]},
+                  {"startup_s", startup_s},
+                  {"peer_startup_s", models::Median(peer_s[i])}}};
+    AddSpread(row, "ratio", ratios[i]);
+    rows.push_back(std::move(row));
   }
   return rows;
 }

@@ -175,16 +175,13 @@ void AddMemory(const Workload& w, const Series& series,
 
 BenchRow PeerRow(const Workload& w, const Series& series,
                  const Series::Peer& peer) {
-  const auto [least, most] = std::ranges::minmax(peer.ratios);
   BenchRow row{"train",
                w.Name() + " against " + peer.last.name,
                {{"pairs", static_cast<double>(peer.ratios.size())},
                 {"loss_difference", peer.loss_difference},
                 {"step_s", models::Median(series.rounds_s)},
-                {"peer_step_s", models::Median(peer.step_s)},
-                {"ratio", models::Median(peer.ratios)},
-                {"ratio_min", least},
-                {"ratio_max", most}}};
+                {"peer_step_s", models::Median(peer.step_s)}}};
+  AddSpread(row, "ratio", peer.ratios);
   AddMemory(w, series, peer, row);
   if (peer.last.startup_s > 0)
     row.numbers.push_back({"peer_startup_s", models::Median(peer.startup_s)});

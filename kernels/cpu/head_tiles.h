@@ -7,8 +7,9 @@
 //
 // Logits lie as [V, rows]: a row is a lane, so the softmax needs no sum over
 // lanes and no padding of V; W is read as it is, by broadcasts, and dW is
-// written in place. Each loop is bound by the multiply-adds of its product; W
-// and dW are fetched a block ahead. Elements of dW are one chain over all rows,
+// written in place. Each loop is bound by the multiply-adds of its product; dW
+// is fetched a block ahead, and W, where it is not converted, a tile (1) or a
+// block (3). Elements of dW are one chain over all rows,
 // those of dh are sums of one chain a block.
 //
 // Where a library multiplies bf16 faster, logits lie as rows and only the

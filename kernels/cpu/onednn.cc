@@ -54,8 +54,8 @@ bool IsKind(const dnnl::matmul::primitive_desc& desc, std::string_view kind) {
 }
 
 // Rows of b whole pages apart share a set of the first cache, and the brgemm
-// kernels read a dense fp32 b in place: 0.35 of the peak at 1024 x 768 x 3072
-// where gemm:jit, which packs it, has 0.65 (docs/benchmarks.md).
+// kernels read a dense fp32 b in place: half the rate of gemm:jit, which packs
+// it, at 3072 columns (docs/benchmarks.md, matmul).
 bool RowsCollide(const Gemm& g) {
   constexpr int64_t kPage = 4096;
   return g.dtype == DType::kF32 && !g.b.transposed && g.k > 1 &&

@@ -59,7 +59,8 @@ struct PanelOperands {
   A* c = nullptr;
   int64_t c_row = 0;
   PanelMode mode = PanelMode::kSet;
-  // Where it lies: so many elements after a or c.
+  // How far after a or c lies what PanelAhead names, in elements; 0: what is
+  // read at that moment, so nothing is fetched ahead.
   int64_t ahead = 0;
 };
 

@@ -20,6 +20,7 @@
 #include "terrace/autograd/ops/unary.h"
 #include "terrace/autograd/ops/view.h"
 #include "terrace/kernels/cross_entropy.h"
+#include "terrace/tests/support/leaves.h"
 #include "terrace/tests/support/local_parameters.h"
 #include "terrace/tests/support/tensors.h"
 #include "terrace/tests/support/values.h"
@@ -27,31 +28,14 @@
 namespace terrace::autograd {
 namespace {
 
-using support::Doubles;
 using support::ErrorOf;
+using support::ExpectNear;
+using support::GradOf;
+using support::Leaf;
 using support::Random;
-using support::RelativeError;
 using support::SameBits;
 using testing::HasSubstr;
 using Floats = std::vector<float>;
-
-Variable Leaf(Context& ctx, const Shape& shape, unsigned seed,
-              DType dtype = DType::kF64) {
-  return Variable(ctx, Random(ctx, shape, dtype, seed), true);
-}
-
-Tensor GradOf(Context& ctx, const Variable& x, const Variable& y,
-              const Tensor& seed) {
-  Variable(x).ClearGrad();
-  Backward(ctx, y, seed);
-  return x.grad();
-}
-
-void ExpectNear(const Tensor& got, const Tensor& want, double tolerance) {
-  EXPECT_EQ(got.shape(), want.shape());
-  EXPECT_LE(RelativeError(Doubles(got.view()), Doubles(want.view())),
-            tolerance);
-}
 
 TEST(MatMulOpTest, ByHand) {
   Context ctx;

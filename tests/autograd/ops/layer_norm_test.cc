@@ -15,6 +15,7 @@
 #include "terrace/autograd/ops/binary.h"
 #include "terrace/autograd/ops/reduce.h"
 #include "terrace/autograd/ops/unary.h"
+#include "terrace/tests/support/leaves.h"
 #include "terrace/tests/support/local_parameters.h"
 #include "terrace/tests/support/tensors.h"
 #include "terrace/tests/support/values.h"
@@ -24,28 +25,12 @@ namespace {
 
 using support::Doubles;
 using support::ErrorOf;
+using support::ExpectNear;
+using support::GradOf;
+using support::Leaf;
 using support::Random;
-using support::RelativeError;
 using support::SameBits;
 using testing::HasSubstr;
-
-Variable Leaf(Context& ctx, const Shape& shape, unsigned seed,
-              DType dtype = DType::kF64) {
-  return Variable(ctx, Random(ctx, shape, dtype, seed), true);
-}
-
-Tensor GradOf(Context& ctx, const Variable& x, const Variable& y,
-              const Tensor& seed) {
-  Variable(x).ClearGrad();
-  Backward(ctx, y, seed);
-  return x.grad();
-}
-
-void ExpectNear(const Tensor& got, const Tensor& want, double tolerance) {
-  EXPECT_EQ(got.shape(), want.shape());
-  EXPECT_LE(RelativeError(Doubles(got.view()), Doubles(want.view())),
-            tolerance);
-}
 
 TEST(LayerNormOpTest, MatchesItsComposition) {
   Context ctx;

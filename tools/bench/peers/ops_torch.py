@@ -5,6 +5,8 @@
 
 attention: scaled_dot_product_attention, causal, 12 heads, forward and backward, with the split and the layout of GPT-2.
 adamw: torch.optim.AdamW(fused=True) over one tensor of 16 M parameters.
+products: the forward products of GPT-2's Linears at 1024 tokens, fp32, by the oneDNN inside PyTorch and by torch.mm
+(MKL in x86 wheels), their best against our median: GFLOP/s of all three, and the ratio to the faster of the two.
 Each round measures ours, then PyTorch's, the best of several calls each; the ratio (ours over PyTorch's) is the median
 over the rounds, with the least and greatest. Needs torch.
 """
@@ -51,10 +53,16 @@ def adamw():
     return best(optimizer.step)
 
 
-def ours(terrace, name):
+def products(m, n, k):
+    x, w = torch.randn(m, k), torch.randn(n, k)
+    onednn = best(lambda: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], ""))
+    return onednn, best(lambda: torch.mm(x, w.t()))
+
+
+def ours(terrace, name, *flags):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
-    out = subprocess.run([terrace, "bench", name, "--json", "--rounds", str(CALLS)], env=environment, check=True,
-                         stdout=subprocess.PIPE, text=True).stdout
+    out = subprocess.run([terrace, "bench", name, "--json", "--rounds", str(CALLS), *flags], env=environment,
+                         check=True, stdout=subprocess.PIPE, text=True).stdout
     return {row["what"]: row for row in json.loads(out)["rows"] if row["bench"] == name}
 
 
@@ -74,6 +82,15 @@ def main():
         for case, row in ours(terrace, "adamw").items():
             if "best_s" in row and "parameters" in case:
                 ratios.setdefault("adamw " + case, []).append(row["best_s"] / adamw())
+        for case, row in ours(terrace, "matmul", "--dtype", "f32", "--sequence", "1024").items():
+            if "forward" not in case or "N 50304" in case:
+                continue
+            words = case.split()
+            m, n, k = (int(words[words.index(key) + 1]) for key in ("M", "N", "K"))
+            onednn, mm = products(m, n, k)
+            rates = (2 * m * n * k / seconds / 1e9 for seconds in (row["seconds"], onednn, mm))
+            print("products %s: %.0f, oneDNN %.0f, mm %.0f GFLOP/s" % (case, *rates), flush=True)
+            ratios.setdefault("products " + case, []).append(row["seconds"] / min(onednn, mm))
     for case, values in ratios.items():
         print(f"{case}: {statistics.median(values):.2f} ({min(values):.2f}, {max(values):.2f})")
 
