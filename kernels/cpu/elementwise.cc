@@ -27,6 +27,9 @@ struct UnaryRun {
   bool accumulate = false;
 };
 
+// What backward needs besides dy.
+enum class UnaryNeeds { Nothing, Input, Output };
+
 }  // namespace terrace::kernels
 #endif
 
@@ -40,9 +43,13 @@ HWY_INLINE F32 SigmoidSlope(F32 x) {
 
 #define TERRACE_UNARY(op, name, needs, forward, backward)                    \
   struct Forward_##op {                                                      \
+    static constexpr bool kX = true, kY = false, kDy = false;                \
     static HWY_INLINE F32 Of(F32 x, F32, F32) { return forward; }            \
   };                                                                         \
   struct Backward_##op {                                                     \
+    static constexpr bool kX = UnaryNeeds::needs == UnaryNeeds::Input;       \
+    static constexpr bool kY = UnaryNeeds::needs == UnaryNeeds::Output;      \
+    static constexpr bool kDy = true;                                        \
     static HWY_INLINE F32 Of([[maybe_unused]] F32 x, [[maybe_unused]] F32 y, \
                              F32 dy) {                                       \
       return backward;                                                       \
@@ -63,7 +70,14 @@ template <class Function>
 HWY_NOINLINE void Map(const UnaryRun<float>& run, size_t n) {
   constexpr size_t kNumel = F32::Numel();
   size_t i = 0;
-  for (; i + kNumel <= n; i += kNumel) ApplyAt<Function>(run, i);
+  for (; i + kNumel <= n; i += kNumel) {
+    constexpr size_t kAhead = kAheadNbytes / sizeof(float);
+    if constexpr (Function::kX) TouchF32(run.x, i + kAhead);
+    if constexpr (Function::kY) TouchF32(run.y, i + kAhead);
+    if constexpr (Function::kDy) TouchF32(run.dy, i + kAhead);
+    TouchF32(run.out, i + kAhead);
+    ApplyAt<Function>(run, i);
+  }
   const size_t rest = n - i;
   if (rest == 0) return;
   float x[kNumel] = {}, y[kNumel] = {}, dy[kNumel] = {}, out[kNumel] = {};

@@ -8,6 +8,7 @@
 #include "hwy/foreach_target.h"  // before highway.h
 #include "hwy/highway.h"
 #include "terrace/kernels/cpu/row_sums-inl.h"
+#include "terrace/kernels/cpu/vec_io-inl.h"
 
 #ifndef TERRACE_KERNELS_CPU_GRAD_NORM_CC_
 #define TERRACE_KERNELS_CPU_GRAD_NORM_CC_

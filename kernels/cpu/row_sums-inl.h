@@ -18,7 +18,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,14 +28,6 @@ inline constexpr size_t kSumLanes = 64;
 
 template <class Acc>
 using SumTag = hn::CappedTag<Acc, 16>;
-
-// Prefetches element `index`, which may lie behind the array: the address is
-// formed as a number.
-template <class T>
-HWY_INLINE void Touch(const T* array, size_t index) {
-  hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<uintptr_t>(array) +
-                                           index * sizeof(T)));
-}
 
 // Calls body(d, c) for vectors that start at element c, for all of [0, n).
 template <class Acc, class Body>

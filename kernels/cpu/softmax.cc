@@ -46,13 +46,6 @@ HWY_INLINE void StoreSome(const F32& v, size_t n, T* to) {
   for (size_t l = 0; l < n; ++l) to[l] = cpu::Cast<T>(rest[l]);
 }
 
-// The lines of an F32 from element i on, which may lie behind the array.
-template <class T>
-HWY_INLINE void TouchF32(const T* array, size_t i) {
-  constexpr size_t kLine = 64 / sizeof(T);
-  for (size_t j = 0; j < F32::Numel(); j += kLine) Touch(array, i + j);
-}
-
 // All is -inf: nothing to divide by. NaN stays.
 template <class T>
 void SoftmaxEmptyRow(const T* x, size_t n, T* y) {

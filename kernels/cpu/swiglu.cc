@@ -52,7 +52,19 @@ template <class T>
 void SwiGluAll(const SwiGluRun<T>& run, size_t n) {
   constexpr size_t kNumel = F32::Numel();
   size_t i = 0;
-  for (; i + kNumel <= n; i += kNumel) SwiGluAt(run, i);
+  for (; i + kNumel <= n; i += kNumel) {
+    constexpr size_t kAhead = kAheadNbytes / sizeof(T);
+    TouchF32(run.a, i + kAhead);
+    TouchF32(run.b, i + kAhead);
+    if (run.dy == nullptr) {
+      TouchF32(run.y, i + kAhead);
+    } else {
+      TouchF32(run.dy, i + kAhead);
+      TouchF32(run.da, i + kAhead);
+      TouchF32(run.db, i + kAhead);
+    }
+    SwiGluAt(run, i);
+  }
   if (i == n) return;
   T a[kNumel] = {}, b[kNumel] = {}, dy[kNumel] = {}, y[kNumel], da[kNumel],
     db[kNumel];

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "terrace/core/half.h"
 #include "terrace/kernels/cpu/cast.h"
@@ -25,6 +26,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Prefetches element `index`, which may lie behind the array: the address is
+// formed as a number.
+template <class T>
+HWY_INLINE void Touch(const T* array, size_t index) {
+  hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<uintptr_t>(array) +
+                                           index * sizeof(T)));
+}
 
 template <class D, class T>
 HWY_INLINE hn::Vec<D> LoadAs(D d, const T* p) {

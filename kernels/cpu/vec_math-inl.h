@@ -8,9 +8,8 @@
 // are IEEE operations, never fused, and every function is a fixed sequence of
 // them (decision A5), so a lane's result depends on its argument alone.
 // NaN gives NaN. Polynomials after Cephes (Moshier); the errors below are over
-// all finite floats whose result is normal, against double; ExpBelow's from
-// -87.3 on, below which it is 0 already. Subnormal results flush to zero, as
-// everywhere (decision G6).
+// all finite floats whose result is normal, against double. Subnormal results
+// flush to zero, as everywhere (decision G6).
 //
 //   Exp, ExpBelow 2 ulp   Log 2 ulp   Tanh 3 ulp   Sigmoid 4 ulp
 //   NormalCdf: absolute 2.5e-7, relative 3e-6 down to x = -10
@@ -166,6 +165,17 @@ HWY_INLINE void StoreF32(const F32& x, T* p) {
     StoreAs(x.v[i], F32::D(), p + i * hn::Lanes(F32::D()));
 }
 
+// Prefetches the lines of an F32 from element i on, which may lie behind the
+// array.
+template <class T>
+HWY_INLINE void TouchF32(const T* array, size_t i) {
+  constexpr size_t kLine = 64 / sizeof(T);
+  for (size_t j = 0; j < F32::Numel(); j += kLine) Touch(array, i + j);
+}
+// How far ahead loops that go through arrays do so: their arithmetic fills the
+// processor's window before the loads of the next vectors get into it.
+inline constexpr size_t kAheadNbytes = 4096;
+
 // c[0] x^(N-1) + ... + c[N-1], by Horner's rule.
 template <size_t N>
 HWY_INLINE F32 Polynomial(F32 x, const double (&c)[N]) {
@@ -183,16 +193,24 @@ inline constexpr bool kMinMaxOfX86 = true;
 inline constexpr bool kMinMaxOfX86 = false;
 #endif
 
-// NaN stays.
-HWY_INLINE F32 Clamp(F32 x, double low, double high) {
+// max(x, low) and min(x, high); NaN stays.
+HWY_INLINE F32 AtLeast(F32 x, double low) {
   if constexpr (kMinMaxOfX86) {
-    return Each<F32>([](auto v, auto least, auto most)
-                         HWY_ATTR { return hn::Max(least, hn::Min(most, v)); },
-                     x, F32(low), F32(high));
+    return Max(low, x);
   } else {
-    x = Select(x < low, low, x);
+    return Select(x < low, low, x);
+  }
+}
+HWY_INLINE F32 AtMost(F32 x, double high) {
+  if constexpr (kMinMaxOfX86) {
+    return Each<F32>([](auto v, auto most) HWY_ATTR { return hn::Min(most, v); },
+                     x, F32(high));
+  } else {
     return Select(x > high, high, x);
   }
+}
+HWY_INLINE F32 Clamp(F32 x, double low, double high) {
+  return AtLeast(AtMost(x, high), low);
 }
 
 // 2^n for integer n in [-126, 127].
@@ -203,42 +221,41 @@ HWY_INLINE F32 PowerOfTwo(const I32& n) {
 // e^x = m * 2^n for x in [-104, 89] or NaN, m near 1.
 struct ExpParts {
   F32 m;
-  I32 n;
+  I32 biased;  // its low 8 bits are n + 127, a float's exponent, if that fits
+  HWY_INLINE I32 Exponent() const { return biased - BitsOf(F32(kMagic)); }
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+  static constexpr double kMagic = 12582912.0 + 127;
 };
 HWY_INLINE ExpParts SplitExp(F32 x) {
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-  const F32 magic = 12582912.0;
+  const F32 magic = ExpParts::kMagic;
   const F32 shifted = x * 1.44269504088896341 + magic;
   const F32 n = shifted - magic;
-  const I32 ni = BitsOf(shifted) - BitsOf(magic);
   // ln 2 in two parts; the product with the first is exact.
   const F32 r = (x - n * 0.693359375) + n * 2.12194440e-4;
   const F32 p =
       Polynomial(r, {1.9875691500E-4, 1.3981999507E-3, 8.3334519073E-3,
                      4.1665795894E-2, 1.6666665459E-1, 5.0000001201E-1});
-  return {(p * (r * r) + r) + 1.0, ni};
+  return {(p * (r * r) + r) + 1.0, BitsOf(shifted)};
+}
+// m * 2^n for n in [-126, 127]; m * 0 for n = -127.
+HWY_INLINE F32 Joined(const ExpParts& e) {
+  return e.m * FromBits(ShiftLeft<23>(e.biased));
 }
 
 HWY_INLINE F32 Exp(F32 x) {
   // Beyond: 0 and infinity, by the same path.
   const ExpParts e = SplitExp(Clamp(x, -104, 89));
   // In two factors, because 2^n itself may overflow.
-  const I32 half = ShiftRight<1>(e.n);
-  return e.m * PowerOfTwo(half) * PowerOfTwo(e.n - half);
+  const I32 n = e.Exponent();
+  const I32 half = ShiftRight<1>(n);
+  return e.m * PowerOfTwo(half) * PowerOfTwo(n - half);
 }
 
 // The same in [-87, 88], where one factor does; the ends' values beyond.
-HWY_INLINE F32 ExpClamped(F32 x) {
-  const ExpParts e = SplitExp(Clamp(x, -87, 88));
-  return e.m * PowerOfTwo(e.n);
-}
+HWY_INLINE F32 ExpClamped(F32 x) { return Joined(SplitExp(Clamp(x, -87, 88))); }
 
-// e^x for x <= 0, as a softmax has it, with one factor; 0 below -87.3, though
-// e^x is normal down to -87.3365.
-HWY_INLINE F32 ExpBelow(F32 x) {
-  const ExpParts e = SplitExp(Clamp(x, -87.3, 0));
-  return Select(x < -87.3, 0.0, e.m * PowerOfTwo(e.n));
-}
+// e^x for x <= 0, as a softmax has it, with one factor.
+HWY_INLINE F32 ExpBelow(F32 x) { return Joined(SplitExp(AtLeast(x, -88))); }
 
 HWY_INLINE F32 Log(F32 x) {
   // x = m * 2^e with m in [sqrt(1/2), sqrt(2)).
