@@ -10,4 +10,10 @@ void NormalDraws(const RngKey& key, uint64_t begin, int64_t n, double* out) {
   cpu::NormalDraws(key, begin, n, out);
 }
 
+void NormalDraws(const RngKey& key, uint64_t begin, int64_t n, double scale,
+                 float* out) {
+  TERRACE_CHECK(n >= 0, "[normal_draw] n must not be negative, got ", n);
+  cpu::NormalDraws(key, begin, n, scale, out);
+}
+
 }  // namespace terrace::kernels

@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <span>
+#include <type_traits>
 
 #include "terrace/core/error.h"
 #include "terrace/core/rng.h"
@@ -11,6 +12,8 @@
 
 namespace terrace::zero {
 namespace {
+
+constexpr int64_t kBlock = 1024;
 
 // out[i] = value of element first + i.
 void Draw(const Init& init, const RngKey& key, const TruncatedNormal& truncated,
@@ -34,6 +37,18 @@ void Draw(const Init& init, const RngKey& key, const TruncatedNormal& truncated,
   }
 }
 
+// The same, rounded to float.
+void Draw(const Init& init, const RngKey& key, const TruncatedNormal& truncated,
+          uint64_t first, std::span<float> out) {
+  if (init.kind == Init::Kind::kNormal) {  // most of a model
+    kernels::NormalDraws(key, first, std::ssize(out), init.a, out.data());
+    return;
+  }
+  std::array<double, kBlock> wide;
+  Draw(init, key, truncated, first, std::span(wide).first(out.size()));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(wide[i]);
+}
+
 }  // namespace
 
 void FillInit(const Init& init, uint64_t seed, std::string_view name,
@@ -41,21 +56,15 @@ void FillInit(const Init& init, uint64_t seed, std::string_view name,
   const RngKey key(seed, "init", name);
   const TruncatedNormal truncated(-2, 2);
   VisitFloat(dtype, "init", [&]<class T>(Tag<T>) {
-    T* values = static_cast<T*>(out);
-    constexpr int64_t kBlock = 1024;
-    std::array<double, kBlock> block;
+    using Drawn = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    std::array<Drawn, kBlock> block;
     for (int64_t at = 0; at < numel; at += kBlock) {
       const int64_t count = std::min(kBlock, numel - at);
-      const auto first = static_cast<uint64_t>(begin + at);
-      Draw(init, key, truncated, first,
-           std::span(block).first(static_cast<size_t>(count)));
-      for (int64_t i = 0; i < count; ++i) {
-        if constexpr (std::is_same_v<T, double>)
-          values[at + i] = block[static_cast<size_t>(i)];
-        else
-          values[at + i] =
-              static_cast<T>(static_cast<float>(block[static_cast<size_t>(i)]));
-      }
+      const auto drawn = std::span(block).first(static_cast<size_t>(count));
+      Draw(init, key, truncated, static_cast<uint64_t>(begin + at), drawn);
+      T* const values = static_cast<T*>(out) + at;
+      for (size_t i = 0; i < drawn.size(); ++i)
+        values[i] = static_cast<T>(drawn[i]);
     }
   });
 }

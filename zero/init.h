@@ -31,7 +31,8 @@ struct Init {
   }
 };
 
-// out[i] = value of element begin + i of the parameter, rounded to dtype once.
+// out[i] = value of element begin + i of the parameter, a double rounded to f32
+// and then to dtype.
 void FillInit(const Init& init, uint64_t seed, std::string_view name,
               int64_t begin, int64_t numel, void* out, DType dtype);
 

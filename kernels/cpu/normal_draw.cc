@@ -13,11 +13,27 @@
 
 #ifndef TERRACE_KERNELS_CPU_NORMAL_DRAW_CC_
 #define TERRACE_KERNELS_CPU_NORMAL_DRAW_CC_
+#include <array>
 #include <bit>
+#include <cstring>
 
 namespace terrace::kernels {
 inline constexpr size_t kNormalBlocks = 128;  // Philox blocks at a time
 inline constexpr size_t kNormals = 2 * kNormalBlocks;  // numbers they give
+static_assert(kNormals <= 256);  // a number's place is a byte
+
+// kSetBits[bits]: the numbers of the bits that are set, a byte each from the
+// lowest up.
+inline constexpr std::array<uint64_t, 256> kSetBits = [] {
+  std::array<uint64_t, 256> table{};
+  for (size_t bits = 0; bits < 256; ++bits) {
+    int at = 0;
+    for (uint64_t bit = 0; bit < 8; ++bit)
+      if (bits >> bit & 1) table[bits] |= bit << 8 * at++;
+  }
+  return table;
+}();
+static_assert(std::endian::native == std::endian::little);  // bytes in memory
 }  // namespace terrace::kernels
 #endif
 
@@ -76,6 +92,7 @@ void DrawUniforms(const RngKey& key, uint64_t first_block,
                   double* HWY_RESTRICT p) {
   const hn::ScalableTag<double> d;
   const hn::RebindToUnsigned<decltype(d)> du;
+  const PhiloxKeys keys(key);
   const auto uniform = [&](auto pair) HWY_ATTR {
     return hn::Mul(
         hn::Add(ToDouble(d, du, hn::ShiftRight<12>(pair)), hn::Set(d, 0.5)),
@@ -83,7 +100,7 @@ void DrawUniforms(const RngKey& key, uint64_t first_block,
   };
   for (size_t l = 0; l < kNormalBlocks; l += hn::Lanes(d)) {
     const auto words =
-        PhiloxBlocks(du, key, first_block + l, RngStream::kNormal);
+        PhiloxBlocks(du, keys, first_block + l, RngStream::kNormal);
     hn::StoreInterleaved2(uniform(words.pairs01), uniform(words.pairs23), d,
                           p + 2 * l);
   }
@@ -92,14 +109,11 @@ void DrawUniforms(const RngKey& key, uint64_t first_block,
 void DrawNormals(const RngKey& key, uint64_t first_block,
                  double* HWY_RESTRICT out) {
   using namespace terrace::internal;
-  const hn::ScalableTag<double> d;
-  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::CappedTag<double, 8> d;  // whose mask is a byte
   constexpr size_t kMost = hn::MaxLanes(d);
   HWY_ALIGN double p[kNormals];
   DrawUniforms(key, first_block, p);
-  // Room for one vector more: packing writes whole vectors.
-  HWY_ALIGN double tail[kNormals + kMost];
-  HWY_ALIGN uint64_t place[kNormals + kMost];
+  uint8_t place[kNormals + 8];  // eight are written at a time
   size_t tails = 0;
   const auto half = hn::Set(d, 0.5);
   for (size_t i = 0; i < kNormals; i += hn::Lanes(d)) {
@@ -110,10 +124,14 @@ void DrawNormals(const RngKey& key, uint64_t first_block,
                       Polynomial(d, r, kCentralDenominator)),
               d, out + i);
     const auto is_tail = hn::Gt(hn::Abs(q), hn::Set(d, 0.425));
-    hn::CompressStore(hn::Iota(du, i), hn::RebindMask(du, is_tail), du,
-                      place + tails);
-    tails += hn::CompressStore(v, is_tail, d, tail + tails);
+    uint8_t bits[8] = {};
+    hn::StoreMaskBits(d, is_tail, bits);
+    const uint64_t places = kSetBits[bits[0]] + i * 0x0101010101010101;
+    std::memcpy(place + tails, &places, sizeof places);
+    tails += static_cast<size_t>(std::popcount(bits[0]));
   }
+  HWY_ALIGN double tail[kNormals + kMost];
+  for (size_t i = 0; i < tails; ++i) tail[i] = p[place[i]];
   // A whole last vector: 0.5 is as good as any.
   hn::StoreU(half, d, tail + tails);
   for (size_t i = 0; i < tails; i += hn::Lanes(d)) {
@@ -138,6 +156,21 @@ void DrawNormals(const RngKey& key, uint64_t first_block,
 }
 #endif
 
+// x has kNormals elements.
+void ScaledFloats(const double* HWY_RESTRICT x, double scale,
+                  float* HWY_RESTRICT out) {
+#if HWY_TARGET == HWY_SCALAR
+  for (size_t i = 0; i < kNormals; ++i)
+    out[i] = static_cast<float>(scale * x[i]);
+#else
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> df;
+  const auto by = hn::Set(d, scale);
+  for (size_t i = 0; i < kNormals; i += hn::Lanes(d))
+    hn::StoreU(hn::DemoteTo(df, hn::Mul(hn::Load(d, x + i), by)), df, out + i);
+#endif
+}
+
 }  // namespace terrace::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -147,20 +180,40 @@ HWY_AFTER_NAMESPACE();
 
 namespace terrace::kernels {
 HWY_EXPORT(DrawNormals);
+HWY_EXPORT(ScaledFloats);
 
 namespace cpu {
+namespace {
 
-void NormalDraws(const RngKey& key, uint64_t begin, int64_t n, double* out) {
+// finish(block) gives the kNormals results of a block of them.
+template <class Finish, class T>
+void ForEachBlock(const RngKey& key, uint64_t begin, int64_t n, T* out,
+                  const Finish& finish) {
   alignas(64) std::array<double, kNormals> block;
   while (n > 0) {
     const auto skipped = static_cast<int64_t>(begin % 2);
     const int64_t count = std::min(static_cast<int64_t>(kNormals) - skipped, n);
     HWY_DYNAMIC_DISPATCH(DrawNormals)(key, begin / 2, block.data());
-    std::copy_n(block.data() + skipped, count, out);
+    std::copy_n(finish(block.data()) + skipped, count, out);
     begin += static_cast<uint64_t>(count);
     out += count;
     n -= count;
   }
+}
+
+}  // namespace
+
+void NormalDraws(const RngKey& key, uint64_t begin, int64_t n, double* out) {
+  ForEachBlock(key, begin, n, out, [](const double* block) { return block; });
+}
+
+void NormalDraws(const RngKey& key, uint64_t begin, int64_t n, double scale,
+                 float* out) {
+  alignas(64) std::array<float, kNormals> floats;
+  ForEachBlock(key, begin, n, out, [&](const double* block) {
+    HWY_DYNAMIC_DISPATCH(ScaledFloats)(block, scale, floats.data());
+    return static_cast<const float*>(floats.data());
+  });
 }
 
 }  // namespace cpu

@@ -203,7 +203,8 @@ HWY_INLINE F32 AtLeast(F32 x, double low) {
 }
 HWY_INLINE F32 AtMost(F32 x, double high) {
   if constexpr (kMinMaxOfX86) {
-    return Each<F32>([](auto v, auto most) HWY_ATTR { return hn::Min(most, v); },
+    return Each<F32>([](auto v, auto most)
+                         HWY_ATTR { return hn::Min(most, v); },
                      x, F32(high));
   } else {
     return Select(x > high, high, x);

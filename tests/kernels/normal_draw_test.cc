@@ -32,6 +32,24 @@ TEST(NormalDrawTest, EqualsTheScalarGeneratorToTheBit) {
   });
 }
 
+TEST(NormalDrawTest, FloatsAreTheScaledDoublesRounded) {
+  support::ForEachTarget([] {
+    for (const uint64_t begin : {0ull, 1ull, 255ull}) {
+      for (const int64_t n : {0, 1, 2, 255, 256, 257, 4000}) {
+        const RngKey key(begin, "normal_draw", n);
+        std::vector<float> got(static_cast<size_t>(n) + 1, 7.0f);
+        kernels::NormalDraws(key, begin, n, 0.02, got.data());
+        for (int64_t i = 0; i < n; ++i)
+          ASSERT_EQ(got[static_cast<size_t>(i)],
+                    static_cast<float>(
+                        0.02 * Normal(key, begin + static_cast<uint64_t>(i))))
+              << begin << " + " << i;
+        EXPECT_EQ(got.back(), 7.0f) << "nothing is written beyond n";
+      }
+    }
+  });
+}
+
 // Moments of a million numbers: mean 0 and variance 1, within five standard
 // errors; the share beyond 0.425 in probability is 0.15.
 TEST(NormalDrawTest, HasTheMomentsOfTheNormal) {
