@@ -28,7 +28,7 @@ struct UnaryRun {
 };
 
 // What backward needs besides dy.
-enum class UnaryNeeds { Nothing, Input, Output };
+enum class UnaryNeeds { kNothing, kInput, kOutput };
 
 }  // namespace terrace::kernels
 #endif
@@ -47,8 +47,8 @@ HWY_INLINE F32 SigmoidSlope(F32 x) {
     static HWY_INLINE F32 Of(F32 x, F32, F32) { return forward; }            \
   };                                                                         \
   struct Backward_##op {                                                     \
-    static constexpr bool kX = UnaryNeeds::needs == UnaryNeeds::Input;       \
-    static constexpr bool kY = UnaryNeeds::needs == UnaryNeeds::Output;      \
+    static constexpr bool kX = UnaryNeeds::k##needs == UnaryNeeds::kInput;   \
+    static constexpr bool kY = UnaryNeeds::k##needs == UnaryNeeds::kOutput;  \
     static constexpr bool kDy = true;                                        \
     static HWY_INLINE F32 Of([[maybe_unused]] F32 x, [[maybe_unused]] F32 y, \
                              F32 dy) {                                       \
