@@ -18,7 +18,8 @@ std::vector<BenchRow> BenchCard(const BenchOptions& options) {
     const Context ctx({.threads = threads});
     BenchRow row{.bench = "card",
                  .what = StrCat(threads, threads == 1 ? " thread" : " threads"),
-                 .numbers = {{"fma_gflops", MeasureFmaPeak(ctx) / 1e9}}};
+                 .numbers = {{"fma_gflops", MeasureFmaPeak(ctx) / 1e9},
+                             {"tile_gflops", MeasureTilePeak(ctx) / 1e9}}};
     // A processor without the instruction has no such line.
     if (const double dot = MeasureBf16DotPeak(ctx); dot > 0)
       row.numbers.push_back({"bf16_dot_gflops", dot / 1e9});

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "hwy/highway.h"
@@ -58,6 +59,48 @@ int64_t FmaFlopsPerRound() {
   return 2 * 12 * static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
 }
 
+// A product's tile: kTileRows rows of two vectors of sums, its operands in the
+// first cache. Registers hold the sums and, at a time, two vectors of b.
+#if HWY_TARGET <= HWY_AVX3  // 32 registers
+inline constexpr size_t kTileRows = 12;
+#else
+inline constexpr size_t kTileRows = 6;
+#endif
+inline constexpr size_t kTileDepth = 64;
+
+float TileProducts(int64_t rounds) {
+  const hn::ScalableTag<float> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  HWY_ALIGN float a[kTileDepth * kTileRows];
+  HWY_ALIGN float b[kTileDepth * 2 * kLanes];
+  std::fill(std::begin(a), std::end(a), 1e-4f);
+  std::fill(std::begin(b), std::end(b), 1e-4f);
+  hn::Vec<decltype(d)> sums[kTileRows][2];
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kTileRows; ++r) sums[r][0] = sums[r][1] = hn::Zero(d);
+  for (int64_t i = 0; i < rounds; ++i)
+    for (size_t k = 0; k < kTileDepth; ++k) {
+      const auto b0 = hn::Load(d, b + 2 * k * kLanes);
+      const auto b1 = hn::Load(d, b + (2 * k + 1) * kLanes);
+#pragma GCC unroll 16
+      for (size_t r = 0; r < kTileRows; ++r) {
+        const auto factor = hn::Set(d, a[k * kTileRows + r]);
+        sums[r][0] = hn::MulAdd(factor, b0, sums[r][0]);
+        sums[r][1] = hn::MulAdd(factor, b1, sums[r][1]);
+      }
+    }
+  auto total = hn::Zero(d);
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kTileRows; ++r)
+    total = hn::Add(total, hn::Add(sums[r][0], sums[r][1]));
+  return hn::GetLane(total);
+}
+
+int64_t TileFlopsPerRound() {
+  return static_cast<int64_t>(2 * kTileDepth * kTileRows * 2 *
+                              hn::Lanes(hn::ScalableTag<float>()));
+}
+
 void Scale(float* p, size_t n, float factor) {
   const hn::ScalableTag<float> d;
   const auto s = hn::Set(d, factor);
@@ -88,6 +131,8 @@ namespace {
 
 HWY_EXPORT(FmaChains);
 HWY_EXPORT(FmaFlopsPerRound);
+HWY_EXPORT(TileProducts);
+HWY_EXPORT(TileFlopsPerRound);
 HWY_EXPORT(Scale);
 HWY_EXPORT(Sum);
 
@@ -193,6 +238,11 @@ constexpr int64_t kChunk = int64_t{1} << 20;  // bytes a thread takes at a time
 double MeasureFmaPeak(const Context& ctx) {
   return ChainRate(ctx, HWY_DYNAMIC_DISPATCH(FmaChains),
                    HWY_DYNAMIC_DISPATCH(FmaFlopsPerRound)());
+}
+
+double MeasureTilePeak(const Context& ctx) {
+  return ChainRate(ctx, HWY_DYNAMIC_DISPATCH(TileProducts),
+                   HWY_DYNAMIC_DISPATCH(TileFlopsPerRound)());
 }
 
 double MeasureBf16DotPeak([[maybe_unused]] const Context& ctx) {

@@ -1,6 +1,8 @@
 // The limits of this machine that benchmarks are measured against.
 //
 //   FMA peak        independent multiply-adds in registers, fp32
+//   tile peak       the multiply-adds of a product's tile, whose operands are
+//                   loaded from the first cache: no product goes beyond it
 //   bf16 dot peak   the same with AVX512_BF16's dot products (VDPBF16PS)
 //   RMW bandwidth   a *= s over memory: 8 bytes a float and, unlike a copy, no
 //                   hidden read of the line that a store misses
@@ -23,6 +25,7 @@ namespace terrace::tools {
 
 // Operations per second, two for a multiply-add.
 double MeasureFmaPeak(const Context& ctx);
+double MeasureTilePeak(const Context& ctx);
 
 // Operations per second, four for each 32-bit lane of a dot product of pairs;
 // 0 where the processor has no such instruction.

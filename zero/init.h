@@ -31,8 +31,8 @@ struct Init {
   }
 };
 
-// out[i] = value of element begin + i of the parameter, a double rounded to f32
-// and then to dtype.
+// out[i] = value of element begin + i of the parameter, a double; on its way to
+// a narrower dtype it is rounded to f32 first.
 void FillInit(const Init& init, uint64_t seed, std::string_view name,
               int64_t begin, int64_t numel, void* out, DType dtype);
 

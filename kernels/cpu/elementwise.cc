@@ -27,9 +27,6 @@ struct UnaryRun {
   bool accumulate = false;
 };
 
-// What backward needs besides dy.
-enum class UnaryNeeds { kNothing, kInput, kOutput };
-
 }  // namespace terrace::kernels
 #endif
 
@@ -43,13 +40,9 @@ HWY_INLINE F32 SigmoidSlope(F32 x) {
 
 #define TERRACE_UNARY(op, name, needs, forward, backward)                    \
   struct Forward_##op {                                                      \
-    static constexpr bool kX = true, kY = false, kDy = false;                \
     static HWY_INLINE F32 Of(F32 x, F32, F32) { return forward; }            \
   };                                                                         \
   struct Backward_##op {                                                     \
-    static constexpr bool kX = UnaryNeeds::k##needs == UnaryNeeds::kInput;   \
-    static constexpr bool kY = UnaryNeeds::k##needs == UnaryNeeds::kOutput;  \
-    static constexpr bool kDy = true;                                        \
     static HWY_INLINE F32 Of([[maybe_unused]] F32 x, [[maybe_unused]] F32 y, \
                              F32 dy) {                                       \
       return backward;                                                       \
@@ -66,15 +59,17 @@ HWY_INLINE void ApplyAt(const UnaryRun<float>& run, size_t i) {
   result.Store(run.out + i);
 }
 
+// Where x or y is not read it is dy, and forward all three are x. Prefetches
+// serve floats in memory; RunHalf's blocks are in the first cache anyway.
 template <class Function>
 HWY_NOINLINE void Map(const UnaryRun<float>& run, size_t n) {
   constexpr size_t kNumel = F32::Numel();
   size_t i = 0;
   for (; i + kNumel <= n; i += kNumel) {
     constexpr size_t kAhead = kAheadNbytes / sizeof(float);
-    if constexpr (Function::kX) TouchF32(run.x, i + kAhead);
-    if constexpr (Function::kY) TouchF32(run.y, i + kAhead);
-    if constexpr (Function::kDy) TouchF32(run.dy, i + kAhead);
+    TouchF32(run.dy, i + kAhead);
+    if (run.x != run.dy) TouchF32(run.x, i + kAhead);
+    if (run.y != run.dy) TouchF32(run.y, i + kAhead);
     TouchF32(run.out, i + kAhead);
     ApplyAt<Function>(run, i);
   }

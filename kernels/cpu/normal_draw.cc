@@ -1,6 +1,6 @@
-// Compiled once per instruction set. A block of numbers goes through three
-// loops: uniform numbers from Philox, the central form for all, and the tail's
-// form for the 15 % that need it, packed together.
+// Compiled once per instruction set. A block of numbers goes through four
+// loops: uniform numbers from Philox, the central form for all, and the 15 %
+// that need the tail's form packed together and given it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "terrace/kernels/cpu/normal_draw.cc"
 #include "terrace/kernels/cpu/normal_draw.h"
@@ -156,7 +156,7 @@ void DrawNormals(const RngKey& key, uint64_t first_block,
 }
 #endif
 
-// x has kNormals elements.
+// x has kNormals elements and, as DrawNormals' out, a vector's alignment.
 void ScaledFloats(const double* HWY_RESTRICT x, double scale,
                   float* HWY_RESTRICT out) {
 #if HWY_TARGET == HWY_SCALAR
@@ -176,7 +176,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <algorithm>
-#include <array>
 
 namespace terrace::kernels {
 HWY_EXPORT(DrawNormals);

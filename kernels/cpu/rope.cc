@@ -21,8 +21,8 @@ struct RopeToken {
   const float* cosines;
   const float* sines;
   size_t heads, width, pairs;
-  size_t x_step;  // elements from head to head
-  size_t x_ahead;  // from token to token
+  size_t x_step;        // elements from head to head
+  size_t x_token_step;  // from token to token
   bool interleaved, inverse;
 };
 
@@ -102,7 +102,7 @@ void TurnToken(const RopeToken& a) {
       const T* const x = static_cast<const T*>(a.x) + h * a.x_step;
       T* const y = static_cast<T*>(a.y) + h * a.width;
       for (size_t i = 0; i < a.width; i += 64 / sizeof(T)) {
-        Touch(x, a.x_ahead + i);
+        Touch(x, a.x_token_step + i);
         Touch(y, a.heads * a.width + i);
       }
       if (a.interleaved) {
@@ -169,7 +169,7 @@ void Rope(const Context& ctx, const RopeArgs& args) {
             .width = static_cast<size_t>(width),
             .pairs = static_cast<size_t>(pairs),
             .x_step = static_cast<size_t>(x.strides[2]),
-            .x_ahead = static_cast<size_t>(x.strides[1]),
+            .x_token_step = static_cast<size_t>(x.strides[1]),
             .interleaved = args.interleaved,
             .inverse = args.inverse});
         }

@@ -65,6 +65,8 @@ void SoftmaxRow(const T* x, size_t n, T* y) {
     most = Max(most, v);
     TouchF32(y, i);
   });
+  // A NaN may hide what came before it; the sum is NaN then, whatever the
+  // others give.
   const float shift = MaxOfLanes(most);
   if (shift == kNegativeInfinity<float>) return SoftmaxEmptyRow(x, n, y);
   F32 sum = 0.0;

@@ -60,8 +60,8 @@ void SwiGluAll(const SwiGluRun<T>& run, size_t n) {
       TouchF32(run.y, i + kAhead);
     } else {
       TouchF32(run.dy, i + kAhead);
-      TouchF32(run.da, i + kAhead);
-      TouchF32(run.db, i + kAhead);
+      if (run.da != nullptr) TouchF32(run.da, i + kAhead);
+      if (run.db != nullptr) TouchF32(run.db, i + kAhead);
     }
     SwiGluAt(run, i);
   }

@@ -4,9 +4,11 @@
 //   const auto x = LoadAs(d, p);         // D's lanes from float, BF16, ...
 //   StoreAs(x, d, q);                    // rounded to nearest, ties to even
 //
-// Both touch exactly Lanes(d) elements. A tail is copied to a padded array on
-// the stack and goes through the same vector code (decision A5): Highway 1.0.3
-// has no LoadN, and its masked loads may read past the end.
+//   Touch(p, n);                         // prefetch of what comes
+//
+// The first two read and write exactly Lanes(d) elements. A tail is copied to a
+// padded array on the stack and goes through the same vector code (decision
+// A5): Highway 1.0.3 has no LoadN, and its masked loads may read past the end.
 #if defined(TERRACE_KERNELS_CPU_VEC_IO_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERRACE_KERNELS_CPU_VEC_IO_INL_H_
 #undef TERRACE_KERNELS_CPU_VEC_IO_INL_H_

@@ -92,6 +92,7 @@ TERRACE_EACH(F32, operator/, F32, F32, hn::Div)
 TERRACE_EACH(F32::Mask, operator<, F32, F32, hn::Lt)
 TERRACE_EACH(F32::Mask, operator>, F32, F32, hn::Gt)
 TERRACE_EACH(F32, Max, F32, F32, hn::Max)  // NaN may be lost
+TERRACE_EACH(F32, Min, F32, F32, hn::Min)  // likewise
 TERRACE_EACH(F32, CopySign, F32, F32, hn::CopySign)
 TERRACE_EACH(I32, operator+, I32, I32, hn::Add)
 TERRACE_EACH(I32, operator-, I32, I32, hn::Sub)
@@ -203,9 +204,7 @@ HWY_INLINE F32 AtLeast(F32 x, double low) {
 }
 HWY_INLINE F32 AtMost(F32 x, double high) {
   if constexpr (kMinMaxOfX86) {
-    return Each<F32>([](auto v, auto most)
-                         HWY_ATTR { return hn::Min(most, v); },
-                     x, F32(high));
+    return Min(high, x);
   } else {
     return Select(x > high, high, x);
   }
@@ -255,7 +254,7 @@ HWY_INLINE F32 Exp(F32 x) {
 // The same in [-87, 88], where one factor does; the ends' values beyond.
 HWY_INLINE F32 ExpClamped(F32 x) { return Joined(SplitExp(Clamp(x, -87, 88))); }
 
-// e^x for x <= 0, as a softmax has it, with one factor.
+// e^x for x <= 0, as a softmax has it, with one factor; above 88 any number.
 HWY_INLINE F32 ExpBelow(F32 x) { return Joined(SplitExp(AtLeast(x, -88))); }
 
 HWY_INLINE F32 Log(F32 x) {

@@ -101,6 +101,25 @@ TEST(SoftmaxTest, MaskedRowsGiveZerosAndNaNStaysVisible) {
   });
 }
 
+// It may hide the maximum, and the differences from what is left overflow.
+TEST(SoftmaxTest, ANaNBehindTheMaximumIsSeenEverywhere) {
+  ForEachTarget([] {
+    const Context ctx;
+    for (const int64_t width : {2, 16, 300}) {
+      for (int64_t nan = 1; nan < width; nan += 7) {
+        const Tensor x = ctx.Empty({1, width}, DType::kF32);
+        for (int64_t j = 0; j < width; ++j)
+          x.data<float>()[j] = j < nan ? 1e30f : j % 3 == 0 ? -kInfinity : 1;
+        x.data<float>()[nan] = std::nanf("");
+        const Tensor y = ctx.Empty({1, width}, DType::kF32);
+        SoftmaxForward(ctx, x.view(), y.mut());
+        for (const double value : Doubles(y.view()))
+          EXPECT_TRUE(std::isnan(value)) << width << " " << nan;
+      }
+    }
+  });
+}
+
 // What vec_math-inl.h states of ExpBelow. A row (0, x) gives (f, e f), where e
 // is ExpBelow(x) and f = 1 / (1 + e): one more rounding, of 1 ulp at most, and
 // none where f is 1.
@@ -113,10 +132,10 @@ TEST(SoftmaxTest, ItsExponentialIsWithinTheStatedUlpsAndZeroWhereSubnormal) {
     x.data<float>()[2 * r] = 0;
     x.data<float>()[2 * r + 1] = least * static_cast<float>(r) / (kRows - 1);
   }
-  const Tensor below =
-      TensorOf<float>(ctx, {4, 2},
-                      {0, -87.34f, 0, std::nextafter(-88.0f, -89.0f), 0, -1e30f,
-                       0, -std::numeric_limits<float>::infinity()});
+  const Tensor below = TensorOf<float>(
+      ctx, {6, 2},
+      {0, -87.34f, 0, -87.7f, 0, -88.0f, 0, std::nextafter(-88.0f, -89.0f), 0,
+       -1e30f, 0, -std::numeric_limits<float>::infinity()});
   ForEachTarget([&] {
     const Tensor y = ctx.Empty(x.shape(), DType::kF32);
     SoftmaxForward(ctx, x.view(), y.mut());
@@ -139,7 +158,7 @@ TEST(SoftmaxTest, ItsExponentialIsWithinTheStatedUlpsAndZeroWhereSubnormal) {
     const Tensor zero = ctx.Empty(below.shape(), DType::kF32);
     SoftmaxForward(ctx, below.view(), zero.mut());
     EXPECT_EQ(Doubles(zero.view()),
-              (std::vector<double>{1, 0, 1, 0, 1, 0, 1, 0}));
+              (std::vector<double>{1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0}));
   });
 }
 

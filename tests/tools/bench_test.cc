@@ -64,7 +64,7 @@ TEST(BenchTest, CardMeasuresTheLimitsOfTheMachine) {
   EXPECT_EQ(rows[1].Member("what")->text, "2 threads");
   for (const size_t i : {0u, 1u})
     for (const char* name :
-         {"fma_gflops", "rmw_gbytes_per_s", "copy_gbytes_per_s"})
+         {"fma_gflops", "tile_gflops", "rmw_gbytes_per_s", "copy_gbytes_per_s"})
       EXPECT_GT(Number(rows[i], name), 0);
   EXPECT_GT(Number(rows[2], "write_gbytes_per_s"), 0);
 }
