@@ -328,7 +328,7 @@ std::string TrainingRun::Resume(zero::Engine& engine,
   std::string from = CheckpointPath(request_.resume_from);
   if (from.empty()) {
     from = own;
-    if (zero::ListCheckpoints(from).empty()) {
+    if (zero::HoldsNoCheckpoint(from)) {
       notice("there is no checkpoint in " + own + ": the run begins anew");
       return "";
     }

@@ -68,6 +68,7 @@ TextDataOptions ReadData(const SavedModel& saved, const std::string& text) {
 }  // namespace
 
 std::string CheckpointPath(const std::string& path) {
+  if (path.empty()) return path;  // not the root's
   const std::string inside = path + "/" + kCheckpointFolder;
   std::error_code none;
   return std::filesystem::is_directory(inside, none) ? inside : path;

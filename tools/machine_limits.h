@@ -2,7 +2,8 @@
 //
 //   FMA peak        independent multiply-adds in registers, fp32
 //   tile peak       the multiply-adds of a product's tile, whose operands are
-//                   loaded from the first cache: no product goes beyond it
+//                   loaded from the first cache: what a product loses beyond
+//                   that it loses fetching them from farther away
 //   bf16 dot peak   the same with AVX512_BF16's dot products (VDPBF16PS)
 //   RMW bandwidth   a *= s over memory: 8 bytes a float and, unlike a copy, no
 //                   hidden read of the line that a store misses

@@ -86,10 +86,16 @@ struct CheckpointEntry {
 // or no such folder.
 std::vector<CheckpointEntry> ListCheckpoints(const std::string& dir);
 
+// Whether no save into `dir` ever finished: neither a complete checkpoint nor
+// `latest` is there. With `latest` alone, what it names was lost since.
+bool HoldsNoCheckpoint(const std::string& dir);
+
 // Removes from `dir` what saves left that were cut short: step-N.tmp, folders
-// of steps whose manifest is gone, temporary files. A complete one that had not
-// got its name yet gets it. For the one process that writes there; a save does
-// the same first. Throws kIo.
+// of steps whose manifest is gone, temporary files. What `latest` names stays
+// (and each step's folder, where `latest` cannot be read): no save removes it,
+// so it is damaged rather than unfinished. A complete one that had not got its
+// name yet gets it. For the one process that writes there; a save does the same
+// first. Throws kIo.
 void RemoveUnfinished(const std::string& dir);
 
 // A trained parameter that is not finite in the slice this rank owns, ""

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -99,6 +100,17 @@ std::string FollowLatest(const std::string& dir) {
   }
 }
 
+// "" where there is no `latest`; nothing where it cannot be read, and any
+// folder may be the one.
+std::optional<std::string> NamedByLatest(const std::string& dir) {
+  const std::string latest = dir + "/" + kLatestName;
+  try {
+    return Exists(latest) ? ReadLatest(latest) : "";
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 // A folder with nothing but what a save writes before the manifest: no file of
 // anybody else goes with it, and what cannot be read is left alone.
 bool HoldsDataAlone(const fs::path& folder) {
@@ -129,12 +141,14 @@ void RemoveUnfinished(const std::string& dir) {
   constexpr std::string_view kWork = ".tmp";
   std::error_code error;
   if (!fs::is_directory(dir, error)) return;
+  const std::optional<std::string> named = NamedByLatest(dir);
   std::vector<fs::path> leftovers;
   for (fs::directory_iterator it(dir, error);
        !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename();
     const bool work = name.starts_with(kStepPrefix) && name.ends_with(kWork);
-    const bool bare = IterationOf(name) >= 0 && HoldsDataAlone(it->path());
+    const bool bare = named && name != *named && IterationOf(name) >= 0 &&
+                      HoldsDataAlone(it->path());
     if (work || bare || name.starts_with(StrCat(kLatestName, ".tmp.")))
       leftovers.push_back(it->path());
   }
@@ -178,6 +192,10 @@ std::vector<CheckpointEntry> ListCheckpoints(const std::string& dir) {
                   error.message());
   std::ranges::sort(entries, {}, &CheckpointEntry::iteration);
   return entries;
+}
+
+bool HoldsNoCheckpoint(const std::string& dir) {
+  return ListCheckpoints(dir).empty() && !Exists(dir + "/" + kLatestName);
 }
 
 CheckpointPlace ResolveCheckpoint(const std::string& given) {

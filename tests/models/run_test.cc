@@ -12,11 +12,14 @@
 #include <vector>
 
 #include "terrace/core/error.h"
+#include "terrace/core/file.h"
+#include "terrace/models/saved_model.h"
 #include "terrace/zero/checkpoint.h"
 
 namespace terrace::models {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -232,6 +235,42 @@ TEST(RunTest, LeftoversStayUntilTheRunIsRight) {
   fs::remove(dir + "/latest");
   const TrainingRun again(file, {.resume = true, .resume_from = out});
   ASSERT_EQ(zero::ListCheckpoints(dir).size(), 1u);
+}
+
+TEST(RunTest, ADamagedCheckpointIsRefusedAndKept) {
+  namespace fs = std::filesystem;
+  zero::RunFile file = MakeRun("damaged", 1, 0, LongText()).file();
+  const std::string out = file.training.out, dir = out + "/checkpoint";
+  // What ends it, "" where nothing does.
+  const auto train = [&](const RunRequest& request) -> std::string {
+    try {
+      const TrainingRun run(file, request);
+      zero::FirstFailure failure;
+      (void)zero::Launch(
+          run.launch(), [&](zero::Runtime& rt) { run.Train(rt); }, &failure);
+      return failure.message;
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  ASSERT_EQ(train({}), "");
+  const std::string step = dir + "/step-2", metrics = out + "/metrics.jsonl";
+  ASSERT_TRUE(fs::exists(step + "/rank-0.safetensors"));
+  const std::string lines = ReadFile(metrics);
+  fs::rename(step + "/manifest.json", out + "/kept.json");
+  for (const std::string& from : {std::string(), out, dir}) {
+    EXPECT_THAT(train({.resume = true, .resume_from = from}),
+                AllOf(HasSubstr("names step-2, but"), HasSubstr("is missing")))
+        << from;
+    EXPECT_TRUE(fs::exists(step + "/rank-0.safetensors")) << from;
+    EXPECT_EQ(ReadFile(metrics), lines) << from;
+  }
+  fs::rename(out + "/kept.json", step + "/manifest.json");
+  EXPECT_EQ(train({.resume = true}), "");
+}
+
+TEST(RunTest, AnEmptyPathIsNoCheckpoint) {
+  EXPECT_EQ(CheckpointPath(""), "");  // and not /checkpoint
 }
 
 TEST(RunTest, AStopBeforeTheFirstStepWritesNothing) {

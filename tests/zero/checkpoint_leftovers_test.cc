@@ -78,6 +78,22 @@ TEST(CheckpointLeftoversTest, ACompleteOneWithoutItsNameGetsIt) {
   EXPECT_FALSE(fs::exists(folder + ".tmp"));
 }
 
+TEST(CheckpointLeftoversTest, WhatLatestNamesStaysThoughItsManifestIsGone) {
+  const std::string folder = SavedToy("run");
+  const std::string dir = fs::path(folder).parent_path();
+  fs::copy(folder, dir + "/step-1");
+  fs::remove(dir + "/step-1/manifest.json");
+  fs::remove(folder + "/manifest.json");
+  RemoveUnfinished(dir);
+  EXPECT_FALSE(fs::exists(dir + "/step-1"));
+  EXPECT_TRUE(fs::exists(folder + "/rank-0.safetensors"));
+  EXPECT_FALSE(HoldsNoCheckpoint(dir));
+  fs::remove(dir + "/latest");
+  RemoveUnfinished(dir);
+  EXPECT_FALSE(fs::exists(folder));
+  EXPECT_TRUE(HoldsNoCheckpoint(dir));
+}
+
 // `latest` goes on naming the one before: what is loaded does not change.
 TEST(CheckpointLeftoversTest, ACompleteOneGetsItsNameBesideLatest) {
   const std::string dir = FreshDir("run");

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "terrace/core/half.h"
-#include "terrace/core/normal.h"
 #include "terrace/core/rng.h"
 
 namespace terrace::zero {
