@@ -53,20 +53,21 @@ bool IsKind(const dnnl::matmul::primitive_desc& desc, std::string_view kind) {
   return std::string_view(desc.impl_info_str()).starts_with(kind);
 }
 
-// Rows of b whole pages apart share a set of the first cache, and the brgemm
-// kernels read a dense fp32 b in place: half the rate of gemm:jit, which packs
-// it, at 3072 columns (docs/benchmarks.md, matmul).
-bool RowsCollide(const Gemm& g) {
+// The brgemm kernels read a dense fp32 b in place, line by line, and where its
+// rows lie whole pages apart the lines share one set of the first cache.
+// gemm:jit packs b: faster by 2 to 30 %, twice where they collide
+// (docs/benchmarks.md, matmul). A batch of small ones gains by the latter only.
+bool WantsPackedB(const Gemm& g) {
   constexpr int64_t kPage = 4096;
-  return g.dtype == DType::kF32 && !g.b.transposed && g.k > 1 &&
-         g.b.ld * SizeOf(g.dtype) % kPage == 0;
+  if (g.dtype != DType::kF32 || g.b.transposed || g.k == 1) return false;
+  return g.batch == 1 || g.b.ld * SizeOf(g.dtype) % kPage == 0;
 }
 
 // What oneDNN prefers of what `make` describes, but for the above.
 template <class Make>
 dnnl::matmul::primitive_desc Choose(const Gemm& g, Make make) {
   dnnl::matmul::primitive_desc first = make();
-  if (!RowsCollide(g) || !IsKind(first, "brg")) return first;
+  if (!WantsPackedB(g) || !IsKind(first, "brg")) return first;
   dnnl::matmul::primitive_desc other = make();
   while (IsKind(other, "brg") && other.next_impl()) {
   }

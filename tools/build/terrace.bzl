@@ -12,6 +12,13 @@ load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load(":cuda_library.bzl", "cuda_library")
 load(":layers.bzl", "LAYERS")
 
+# For loops over plain C++ arithmetic. Optimised builds alone: under a sanitizer it takes three times
+# as long to compile, and an unoptimised build is to stay one.
+VECTORIZE = select({
+    str(Label("//tools/build:optimised")): ["-O3"],
+    "//conditions:default": [],
+})
+
 def layer_groups():
     """Declares <folder>_users for each folder: itself and all whose arrow ends there."""
     for folder in LAYERS:
