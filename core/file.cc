@@ -265,8 +265,15 @@ void WriteFileAtomically(const std::string& path, std::string_view text,
   WriteFileAtomically(path, std::as_bytes(std::span(text)), calls);
 }
 
-std::string ReadFile(const std::string& path) {
+std::string ReadFile(const std::string& path, int64_t most_nbytes) {
   const File file = File::OpenRead(path);
+  // Before it is held: a device has no end.
+  const auto check = [&](int64_t nbytes) {
+    if (nbytes > most_nbytes)
+      TERRACE_THROW(ErrorCode::kIo, "[file] ", path, " must have at most ",
+                    most_nbytes, " bytes, got more");
+  };
+  check(file.nbytes());
   std::string text(static_cast<size_t>(file.nbytes()) + 1, '\0');
   size_t done = 0;
   while (true) {
@@ -280,6 +287,7 @@ std::string ReadFile(const std::string& path) {
     }
     if (n == 0) break;
     done += static_cast<size_t>(n);
+    check(static_cast<int64_t>(done));
     if (done == text.size()) text.resize(2 * text.size() + 4096);
   }
   text.resize(done);

@@ -122,7 +122,9 @@ void WriteFileAtomically(
     const internal::FileCalls& calls = internal::SystemFileCalls());
 
 // The whole file, also one whose size is not known before (a pipe, /proc).
-std::string ReadFile(const std::string& path);
+// Throws kIo where it has more than `most_nbytes`.
+std::string ReadFile(const std::string& path,
+                     int64_t most_nbytes = int64_t{1} << 62);
 
 // Like mkdir -p. Throws kIo when a part of the path is not a folder.
 void MakeDirectories(const std::string& path);

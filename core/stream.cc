@@ -18,6 +18,7 @@ struct Event::State {
   std::condition_variable changed;
   bool done = false;
   std::exception_ptr error;
+  std::function<void()> deferred;  // to be run by the first who waits
 
   void Finish(std::exception_ptr result) {
     {
@@ -29,9 +30,27 @@ struct Event::State {
   }
 };
 
+Event Event::Deferred(std::function<void()> finish) {
+  auto state = std::make_shared<State>();
+  state->deferred = std::move(finish);
+  return Event(std::move(state));
+}
+
 void Event::Wait() const {
   if (state_ == nullptr) return;
   std::unique_lock lock(state_->mutex);
+  if (state_->deferred != nullptr) {
+    const auto finish = std::exchange(state_->deferred, nullptr);
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      finish();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    state_->Finish(std::move(error));
+    lock.lock();
+  }
   state_->changed.wait(lock, [&] { return state_->done; });
   if (state_->error != nullptr) std::rethrow_exception(state_->error);
 }

@@ -20,6 +20,9 @@ namespace terrace {
 class Event {
  public:
   Event() = default;  // already done
+  // Done by the first Wait, whose thread runs `finish`: for what is planned and
+  // not run, which thus takes as long as it may.
+  static Event Deferred(std::function<void()> finish);
   // Blocks until the task has run; rethrows what it threw.
   void Wait() const;
   bool Done() const;

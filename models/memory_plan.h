@@ -13,9 +13,10 @@
 //
 // By tag, peaks are those of a real rank; workspace is what threads take when
 // all of them need their scratch at once. The sum of what is live is the real
-// one of one thread; with more ranks, a transfer's staging may meet what the
-// walk allocates later: up to the peak of `communication` more. Evaluation,
-// samples and checkpoints are not part of it.
+// one of one rank of one thread. With more ranks it is the most: a transfer's
+// staging is there until it is waited for, and a real one that is done sooner
+// takes up to the peak of `communication` less. Evaluation, samples and
+// checkpoints are not part of it.
 #pragma once
 
 #include <cstdint>

@@ -72,7 +72,7 @@ void Derive(StepMetrics& m, int64_t samples) {
   m.comm_fraction = m.comm_exposed_s / m.step_time_s;
 }
 
-// The step of a line, or -1.
+// The step that a line, or the start of one, is of; or -1.
 int64_t StepOf(std::string_view line) {
   constexpr std::string_view kStart = "{\"step\":";
   if (!line.starts_with(kStart)) return -1;
@@ -80,6 +80,23 @@ int64_t StepOf(std::string_view line) {
   int64_t step = -1;
   std::from_chars(line.data(), line.data() + line.size(), step);
   return step;
+}
+
+// Of a whole line.
+int64_t StepOfWhole(std::string_view line) {
+  return line.ends_with('}') ? StepOf(line) : -1;
+}
+
+// Makes `lines` part of the file on the disk.
+void AppendOnDisk(const std::string& path, std::string_view lines,
+                  const File::Calls& calls) {
+  File file = File::OpenWrite(path, calls);
+  file.WriteAt(file.nbytes(), std::as_bytes(std::span(lines)));
+  file.Sync();
+  file.Close();
+  const auto slash = path.rfind('/');
+  SyncDirectory(slash == std::string::npos ? "." : path.substr(0, slash + 1),
+                calls);
 }
 
 }  // namespace
@@ -157,33 +174,28 @@ MetricsFile::MetricsFile(const std::string& path, int64_t keep_until,
                          const File::Calls& calls)
     : file_(File::OpenWrite(path, calls)) {
   const std::string text = ReadFile(path);
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;
-    const int64_t step =
-        StepOf(std::string_view(text).substr(begin, end - begin));
-    if (step < 0 || step > keep_until) break;
-    begin = end + 1;
-    nbytes_ = static_cast<int64_t>(begin);
+  std::string kept, dropped;
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != text.npos;
+       begin = end + 1) {
+    const auto line = std::string_view(text).substr(begin, end - begin);
+    const int64_t step = StepOfWhole(line);
+    const bool stays = step >= 0 && step <= keep_until;
+    (stays ? kept : dropped).append(line).append("\n");
+    dropped_.lines += step > keep_until;
+    dropped_.damaged += step < 0;
   }
-  const std::string_view rest =
-      std::string_view(text).substr(static_cast<size_t>(nbytes_));
-  const std::string_view lines = rest.substr(0, rest.rfind('\n') + 1);
-  dropped_.lines = std::ranges::count(lines, '\n');
-  const std::string_view cut = rest.substr(lines.size());
+  const std::string_view cut = std::string_view(text).substr(begin);
   dropped_.cut_nbytes = std::ssize(cut);
   // A number that nothing follows may be cut too.
   if (cut.find(',') != cut.npos)
     dropped_.cut_step = std::max<int64_t>(StepOf(cut), 0);
-  if (dropped_.lines > 0) {
-    File copy = File::OpenWrite(path + ".dropped", calls);
-    copy.WriteAt(copy.nbytes(), std::as_bytes(std::span(lines)));
-    copy.Sync();
-    copy.Close();
-    const auto slash = path.rfind('/');
-    SyncDirectory(slash == std::string::npos ? "." : path.substr(0, slash + 1),
-                  calls);
+  if (!dropped.empty()) AppendOnDisk(path + ".dropped", dropped, calls);
+  if (!text.starts_with(kept)) {  // lines behind others that go
+    WriteFileAtomically(path, kept, calls);
+    file_ = File::OpenWrite(path, calls);
   }
+  nbytes_ = std::ssize(kept);
   file_.Resize(nbytes_);
 }
 

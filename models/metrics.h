@@ -65,17 +65,19 @@ class StepMeter {
 // A file of lines that begin {"step":N, growing by one a step.
 class MetricsFile {
  public:
-  // Of what the file holds already, whole lines up to step `keep_until` stay:
-  // a resumed run writes the steps after its checkpoint again. What goes is
-  // appended to PATH.dropped, and is on the disk before it goes; but for a last
-  // line that a kill cut short, which is lost.
+  // Of what the file holds already, lines up to step `keep_until` stay: a
+  // resumed run writes the steps after its checkpoint again. Later lines, and
+  // damaged ones wherever they stand, are appended to PATH.dropped, and are on
+  // the disk before they go; but for a last line that a kill cut short, which
+  // is lost.
   MetricsFile(const std::string& path, int64_t keep_until,
               const File::Calls& calls = internal::SystemFileCalls());
   // Throws kIo where another file, or none, has its path by now: whoever
   // removed it or its folder does not get the lines.
   void Append(const std::string& line);
   struct Dropped {
-    int64_t lines = 0;       // in PATH.dropped
+    int64_t lines = 0;       // of later steps, in PATH.dropped
+    int64_t damaged = 0;     // lines that are none of a step, there too
     int64_t cut_nbytes = 0;  // of the line cut short
     int64_t cut_step = 0;    // its step; 0: not known
   };

@@ -93,6 +93,21 @@ std::string DataJson(const zero::DataConfig& data, int64_t sequence_length,
   return std::move(json).Text();
 }
 
+// "data.sequence_length (run.json:4:9)", as messages of the configuration say.
+std::string Placed(const zero::RunFile& file, std::string_view key) {
+  const zero::ResolvedValue* value = file.resolved.Find(key);
+  if (value == nullptr || value->origin == zero::Origin::kDefault)
+    return std::string(key);
+  return StrCat(key, " (", value->where, ")");
+}
+
+// Of a preset, where its name stands.
+std::string PlacedVocabulary(const zero::RunFile& file) {
+  const zero::JsonNode* size = file.model.Member("vocab_size");
+  return size == nullptr ? StrCat("model (", file.model.Where(), ")")
+                         : StrCat("model.vocab_size (", size->Where(), ")");
+}
+
 std::string WriteSample(zero::Engine& engine, const Model& model,
                         const Tokenizer& tokenizer, const RunRequest& request,
                         const RunEvents& events) {
@@ -179,9 +194,10 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
   launch_.profile = request_.profile;
   launch_.config = file_.ReadEngine(training.ranks);
   if (training.device != zero::RunDevice::kCpu)
-    TERRACE_THROW(ErrorCode::kConfig,
-                  "[config] training.device must be cpu: this build trains on "
-                  "the CPU alone, got cuda");
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ",
+                  Placed(file_, "training.device"),
+                  ": must be cpu, as this build trains on the CPU alone, got "
+                  "cuda");
   if (file_.model_is_folder)
     TERRACE_THROW(ErrorCode::kConfig, "[config] ", file_.model.Where(),
                   ": model must be an object or a preset's name, got the "
@@ -190,13 +206,13 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
   CheckThreads();
   model_ = DescribeModel(file_.model);
   tokenizer_ = MakeTokenizer(file_.data.tokenizer);
-  CheckVocabulary(*tokenizer_, model_.vocab_size);
+  CheckVocabulary(*tokenizer_, model_.vocab_size, PlacedVocabulary(file_));
   const int64_t sequence_length =
       file_.data.sequence_length.value_or(model_.context_length);
   if (sequence_length > model_.context_length)
-    TERRACE_THROW(ErrorCode::kConfig,
-                  "[config] data.sequence_length must be at most the model's "
-                  "context of ",
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ",
+                  Placed(file_, "data.sequence_length"),
+                  ": must be at most the model's context of ",
                   model_.context_length, ", got ", sequence_length);
   CheckBatch(sequence_length);
   RequireMemory(
@@ -223,9 +239,14 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
   RemoveLeftovers();
   OfFlag("--out (training.out)", [&] {
     // What a folder allows, only a file in it can tell.
-    const std::string probe = StrCat(out(), "/.probe.", ::getpid());
-    File::Create(probe).Close();
-    ::unlink(probe.c_str());
+    std::vector<std::string> folders = {out()};
+    const std::string checkpoints = out() + "/" + kCheckpointFolder;
+    if (fs::exists(checkpoints, none)) folders.push_back(checkpoints);
+    for (const std::string& folder : folders) {
+      const std::string probe = StrCat(folder, "/.probe.", ::getpid());
+      File::Create(probe).Close();
+      ::unlink(probe.c_str());
+    }
   });
 }
 
@@ -236,10 +257,11 @@ void TrainingRun::CheckThreads() {
   const int64_t threads =
       file_.training.threads.value_or(std::max<int64_t>(cores / ranks, 1));
   if (ranks > most || threads > most / ranks)
-    TERRACE_THROW(ErrorCode::kConfig,
-                  "[config] training.ranks x training.threads must be at most ",
-                  most, " on a machine of ", Counted(cores, "core"), ", got ",
-                  ranks, " x ", threads);
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ",
+                  Placed(file_, "training.ranks"), " x ",
+                  Placed(file_, "training.threads"), ": must be at most ", most,
+                  " on a machine of ", Counted(cores, "core"), ", got ", ranks,
+                  " x ", threads);
   launch_.threads = static_cast<int>(threads);
   if (ranks * threads > cores)
     notices_.push_back(StrCat(
@@ -291,15 +313,17 @@ void TrainingRun::TakeOutput() {
 }
 
 void TrainingRun::RemoveLeftovers() {
-  zero::RemoveUnfinished(out() + "/" + kCheckpointFolder);
+  const std::string checkpoints = out() + "/" + kCheckpointFolder;
+  zero::RemoveUnfinished(checkpoints);
   std::error_code none;
-  for (fs::directory_iterator it(out(), none);
-       !none && it != fs::directory_iterator(); it.increment(none)) {
-    const std::string name = it->path().filename();
-    if (name.starts_with(".probe.") ||
-        name.starts_with("config.resolved.json.tmp."))
-      ::unlink(it->path().c_str());
-  }
+  for (const std::string& folder : {out(), checkpoints})
+    for (fs::directory_iterator it(folder, none);
+         !none && it != fs::directory_iterator(); it.increment(none)) {
+      const std::string name = it->path().filename();
+      if (name.starts_with(".probe.") ||
+          name.starts_with("config.resolved.json.tmp."))
+        ::unlink(it->path().c_str());
+    }
 }
 
 zero::CheckpointExtras TrainingRun::Extras(

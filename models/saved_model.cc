@@ -2,9 +2,11 @@
 
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "terrace/core/error.h"
 #include "terrace/models/registry.h"
+#include "terrace/models/resume_notices.h"
 #include "terrace/models/text_data.h"
 #include "terrace/zero/checkpoint_manifest.h"
 
@@ -74,21 +76,30 @@ std::string CheckpointPath(const std::string& path) {
   return std::filesystem::is_directory(inside, none) ? inside : path;
 }
 
-TokenDataset EvaluationText(const SavedModel& saved,
-                            const std::vector<std::string>& patterns) {
+EvaluationText ReadEvaluationText(const SavedModel& saved,
+                                  const std::vector<std::string>& patterns) {
   const auto entry = saved.extras.more.find("data");
   if (entry == saved.extras.more.end())
     TERRACE_THROW(ErrorCode::kData, "[evaluate] ", saved.path,
                   " does not say what text it was trained on");
   const TextDataOptions options =
       OfManifest(saved.path, [&] { return ReadData(saved, entry->second); });
-  if (patterns.empty())
-    return LoadTextData(options, *saved.tokenizer).validation;
-  // Every token counts, the rest after the last window too.
-  return LoadText(patterns, *saved.tokenizer,
-                  {.sequence_length = options.sequence_length,
-                   .keep_partial = true,
-                   .name = "--text"});
+  if (!patterns.empty())
+    // Every token counts, the rest after the last window too.
+    return {LoadText(patterns, *saved.tokenizer,
+                     {.sequence_length = options.sequence_length,
+                      .keep_partial = true,
+                      .name = "--text"}),
+            ""};
+  TextData data = LoadTextData(options, *saved.tokenizer);
+  const auto before = saved.extras.more.find(kTextFingerprint);
+  const bool other = before != saved.extras.more.end() &&
+                     before->second != StrCat(data.text_fingerprint);
+  return {std::move(data.validation),
+          other ? StrCat("the text is not that of ", saved.path,
+                         ": what is held out of it now may have been trained "
+                         "on")
+                : ""};
 }
 
 SavedModel ReadSavedModel(const std::string& path) {

@@ -44,13 +44,20 @@ struct SavedModel {
 
 // path: a run's output folder, its checkpoint folder or a step's folder. Throws
 // kData for anything else, and for a manifest that names no model or one that
-// cannot be read; so do EvaluationText and LoadedModel.
+// cannot be read; so do ReadEvaluationText and LoadedModel.
 SavedModel ReadSavedModel(const std::string& path);
+
+struct EvaluationText {
+  TokenDataset tokens;
+  // Where the text is no longer the one that the run read: what it held out may
+  // have been trained on. Or "".
+  std::string notice;
+};
 
 // The text to evaluate a saved model on: the files that match `patterns`, or,
 // without any, what its run held out. Throws kData as LoadTextData does.
-TokenDataset EvaluationText(const SavedModel& saved,
-                            const std::vector<std::string>& patterns);
+EvaluationText ReadEvaluationText(const SavedModel& saved,
+                                  const std::vector<std::string>& patterns);
 
 // One rank with `threads` threads (0: all cores), stage 0, nothing trainable.
 zero::LaunchOptions InferenceOptions(int threads = 0, int64_t micro_batch = 1);

@@ -90,11 +90,11 @@ void CheckIds(std::string_view where, std::span<const int32_t> ids,
   }
 }
 
-void CheckVocabulary(const Tokenizer& tokenizer, int64_t model_vocab_size) {
+void CheckVocabulary(const Tokenizer& tokenizer, int64_t model_vocab_size,
+                     std::string_view key) {
   if (tokenizer.vocab_size() <= model_vocab_size) return;
-  TERRACE_THROW(ErrorCode::kConfig,
-                "[model.vocab_size] must be at least the vocabulary of "
-                "tokenizer \"",
+  TERRACE_THROW(ErrorCode::kConfig, "[config] ", key,
+                ": must be at least the vocabulary of tokenizer \"",
                 tokenizer.name(), "\" = ", tokenizer.vocab_size(), ", got ",
                 model_vocab_size);
 }

@@ -54,10 +54,11 @@ std::unique_ptr<Tokenizer> MakeTokenizer(std::string_view name);
 void CheckIds(std::string_view where, std::span<const int32_t> ids,
               int64_t vocab_size, int64_t first = 0);
 
-// Throws kConfig, naming both sizes, when the tokenizer can make ids that the
-// model's embedding table does not have. A larger table is allowed: tables are
-// often padded.
-void CheckVocabulary(const Tokenizer& tokenizer, int64_t model_vocab_size);
+// Throws kConfig, naming both sizes and `key`, which set the model's, when the
+// tokenizer can make ids that the model's embedding table does not have. A
+// larger table is allowed: tables are often padded.
+void CheckVocabulary(const Tokenizer& tokenizer, int64_t model_vocab_size,
+                     std::string_view key = "model.vocab_size");
 
 // Cuts a stream of bytes into whole UTF-8 characters. Bytes of a character that
 // is not complete yet are held back (three at most). Each maximal part that

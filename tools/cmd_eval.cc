@@ -33,9 +33,11 @@ int Eval(const Args& args) {
   const models::SavedModel saved = OfFlag("eval", "--checkpoint", [&] {
     return models::ReadSavedModel(checkpoint);
   });
-  const auto read_text = [&] { return models::EvaluationText(saved, text); };
-  const models::TokenDataset data =
-      text.empty() ? read_text() : OfFlag("eval", "--text", read_text);
+  const auto read = [&] { return models::ReadEvaluationText(saved, text); };
+  const models::EvaluationText data =
+      text.empty() ? read() : OfFlag("eval", "--text", read);
+  if (!data.notice.empty())
+    std::fprintf(stderr, "note: %s\n", data.notice.c_str());
   models::Evaluation result;
   std::string path;  // of what was loaded
   const int code = zero::Launch(
@@ -45,7 +47,8 @@ int Eval(const Args& args) {
             "eval", "--checkpoint",
             [&] { return std::make_unique<models::LoadedModel>(rt, saved); });
         path = loaded->path();
-        result = models::Evaluate(loaded->engine(), loaded->model(), data);
+        result =
+            models::Evaluate(loaded->engine(), loaded->model(), data.tokens);
       });
   if (code != 0) return code;
   if (json) {

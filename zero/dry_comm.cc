@@ -1,6 +1,7 @@
 #include "terrace/zero/dry_comm.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "terrace/zero/collective.h"
@@ -8,10 +9,62 @@
 namespace terrace::zero {
 namespace {
 
+// The staging of reductions on their way. One runs at a time, so that of the
+// one that takes most is held.
+class StagingOnItsWay {
+ public:
+  explicit StagingOnItsWay(std::shared_ptr<Arena> arena)
+      : arena_(std::move(arena)) {}
+
+  bool empty() const { return pending_.empty(); }
+  int64_t last() const { return next_ - 1; }
+  void Start(const StagingBytes& staging) {
+    pending_.push_back({next_++, staging});
+    Hold();
+  }
+  // What was started up to the one of this number.
+  void Finish(int64_t number) {
+    while (!pending_.empty() && pending_.front().number <= number)
+      pending_.pop_front();
+    Hold();
+  }
+
+ private:
+  struct Pending {
+    int64_t number;
+    StagingBytes staging;
+  };
+
+  void Hold() {
+    StagingBytes most;
+    for (const Pending& p : pending_)
+      if (p.staging.sent + p.staging.sum > most.sent + most.sum)
+        most = p.staging;
+    if (most.sent == held_.sent && most.sum == held_.sum) return;
+    sent_ = sum_ = nullptr;
+    held_ = {};
+    const auto take = [&](int64_t nbytes) {
+      return nbytes == 0 ? nullptr
+                         : arena_->Allocate(nbytes, MemoryTag::kCommunication);
+    };
+    sent_ = take(most.sent);
+    sum_ = take(most.sum);
+    held_ = most;
+  }
+
+  const std::shared_ptr<Arena> arena_;
+  std::deque<Pending> pending_;
+  StagingBytes held_;
+  std::shared_ptr<Buffer> sent_, sum_;
+  int64_t next_ = 0;
+};
+
 class DryCommunicator final : public Communicator {
  public:
   DryCommunicator(int rank, int size, std::shared_ptr<Arena> arena)
-      : rank_(rank), size_(size), arena_(std::move(arena)) {
+      : rank_(rank),
+        size_(size),
+        staging_(std::make_shared<StagingOnItsWay>(std::move(arena))) {
     TERRACE_CHECK(rank >= 0 && rank < size,
                   "[communication] rank must be in [0, ", size, "), got ",
                   rank);
@@ -31,12 +84,7 @@ class DryCommunicator final : public Communicator {
   Event ReduceScatterOrdered(CollectiveTag, std::vector<ReduceSegment> segments,
                              DType wire, int64_t piece_numel) override {
     CheckReduce(segments, wire, piece_numel, rank_, size_);
-    const StagingBytes staging = StagingOf(segments, wire, piece_numel, size_);
-    std::shared_ptr<Buffer> sent, sum;
-    if (staging.sent > 0)
-      sent = arena_->Allocate(staging.sent, MemoryTag::kCommunication);
-    if (staging.sum > 0)
-      sum = arena_->Allocate(staging.sum, MemoryTag::kCommunication);
+    staging_->Start(StagingOf(segments, wire, piece_numel, size_));
     int64_t numel = 0;
     for (const ReduceSegment& segment : segments) numel += segment.slice_numel;
     return Done(CollectiveOp::kReduceScatter,
@@ -71,11 +119,14 @@ class DryCommunicator final : public Communicator {
     CollectiveStats& stats = stats_[static_cast<size_t>(op)];
     ++stats.calls;
     stats.nbytes += nbytes;
-    return {};
+    if (staging_->empty()) return {};
+    return Event::Deferred([staging = staging_, number = staging_->last()] {
+      staging->Finish(number);
+    });
   }
 
   const int rank_, size_;
-  const std::shared_ptr<Arena> arena_;
+  const std::shared_ptr<StagingOnItsWay> staging_;
   std::array<CollectiveStats, kCollectiveOps> stats_;
 };
 

@@ -44,8 +44,8 @@ std::string LauncherRefusal(int ranks) {
       return StrCat("[launch] ", name, " is ", size,
                     ", but ranks are threads of one process, here ",
                     Counted(ranks, "rank"),
-                    " in each: start one process, with --ranks ", size,
-                    " (unset ", name, " for runs of their own)");
+                    " in each: start one process, for training with --ranks ",
+                    size, " (unset ", name, " for runs of their own)");
   }
   return "";
 }

@@ -24,6 +24,21 @@ std::string WhatOf(F&& f) {
   return "";
 }
 
+TEST(EventTest, ADeferredOneIsDoneByTheFirstWait) {
+  int ran = 0;
+  const Event event = Event::Deferred([&] { ++ran; });
+  const Event same = event;
+  EXPECT_FALSE(event.Done());
+  EXPECT_EQ(ran, 0);
+  same.Wait();
+  event.Wait();
+  EXPECT_EQ(ran, 1);
+  EXPECT_TRUE(event.Done());
+  const Event fails = Event::Deferred([] { throw std::runtime_error("no"); });
+  for (int wait = 0; wait < 2; ++wait)
+    EXPECT_EQ(WhatOf([&] { fails.Wait(); }), "no");
+}
+
 TEST(QueueTest, RunsInOrder) {
   std::vector<int> order;
   Queue queue("test");

@@ -84,6 +84,23 @@ TEST(MetricsFileTest, NothingIsCutBeforeItsCopyIsOnTheDisk) {
   EXPECT_EQ(ReadFile(path), text);
 }
 
+// Good lines behind them stay, and the file goes on behind those.
+TEST(MetricsFileTest, DamagedLinesAloneAreMovedFromTheMiddle) {
+  const std::string path = Path("damaged.jsonl");
+  std::filesystem::remove(path + ".dropped");
+  const std::string first = "\xff\x01garbage\n", second = "{\"step\":2,\"lo\n";
+  WriteFileAtomically(path, Line(1) + "\n" + first + Line(3) + "\n" + second +
+                                Line(4) + "\n" + Line(9) + "\n");
+  MetricsFile file(path, 5);
+  EXPECT_EQ(file.dropped().lines, 1);
+  EXPECT_EQ(file.dropped().damaged, 2);
+  EXPECT_EQ(file.dropped().cut_nbytes, 0);
+  EXPECT_EQ(ReadFile(path + ".dropped"), first + second + Line(9) + "\n");
+  file.Append(Line(6));
+  EXPECT_EQ(ReadFile(path),
+            Line(1) + "\n" + Line(3) + "\n" + Line(4) + "\n" + Line(6) + "\n");
+}
+
 TEST(MetricsFileTest, DropsALineThatACrashCutShort) {
   const std::string path = Path("cut.jsonl");
   WriteFileAtomically(path, Line(1) + "\n" + "{\"step\":2,\"lo");
@@ -98,20 +115,21 @@ TEST(MetricsFileTest, DropsALineThatACrashCutShort) {
 TEST(MetricsFileTest, TellsHowMuchOfACutLineGoes) {
   struct Case {
     std::string cut;
-    int64_t keep, lines, step;
+    int64_t keep, lines, damaged, step;
   };
   const std::vector<Case> cases = {
-      {"{\"step\":22,\"lo", 5, 0, 22},
-      {"{\"step\":22", 5, 0, 0},  // perhaps of 220
-      {"\n", 5, 1, 0},            // whole: a line without a step
-      {"x", 5, 0, 0},
-      {"{\"step\":2,\"lo", 0, 1, 2}};  // behind a line that goes too
+      {"{\"step\":22,\"lo", 5, 0, 0, 22},
+      {"{\"step\":22", 5, 0, 0, 0},  // perhaps of 220
+      {"\n", 5, 0, 1, 0},            // whole: a line without a step
+      {"x", 5, 0, 0, 0},
+      {"{\"step\":2,\"lo", 0, 1, 0, 2}};  // behind a line that goes too
   for (const Case& c : cases) {
     SCOPED_TRACE(c.cut);
     const std::string path = Path("cut_short.jsonl");
     WriteFileAtomically(path, Line(1) + "\n" + c.cut);
     const MetricsFile file(path, c.keep);
     EXPECT_EQ(file.dropped().lines, c.lines);
+    EXPECT_EQ(file.dropped().damaged, c.damaged);
     EXPECT_EQ(file.dropped().cut_nbytes, c.cut == "\n" ? 0 : std::ssize(c.cut));
     EXPECT_EQ(file.dropped().cut_step, c.step);
   }

@@ -269,6 +269,23 @@ TEST(RunTest, ADamagedCheckpointIsRefusedAndKept) {
   EXPECT_EQ(train({.resume = true}), "");
 }
 
+// Not hours later, when the first one is written.
+TEST(RunTest, AFolderThatTakesNoCheckpointIsRefusedBeforeTheFirstStep) {
+  namespace fs = std::filesystem;
+  const zero::RunFile file = MakeRun("unwritable", 1, 0, LongText()).file();
+  const std::string checkpoints = file.training.out + "/checkpoint";
+  fs::create_directories(file.training.out);
+  fs::create_directory_symlink("/proc/self", checkpoints);
+  try {
+    const TrainingRun run(file, {.resume = true});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kIo);
+    EXPECT_THAT(e.message(), AllOf(HasSubstr("--out (training.out)"),
+                                   HasSubstr(checkpoints)));
+  }
+}
+
 TEST(RunTest, AnEmptyPathIsNoCheckpoint) {
   EXPECT_EQ(CheckpointPath(""), "");  // and not /checkpoint
 }

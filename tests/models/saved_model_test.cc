@@ -11,6 +11,8 @@
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
 #include "terrace/models/gpt2.h"
+#include "terrace/models/resume_notices.h"
+#include "terrace/models/text_data.h"
 #include "terrace/tests/support/meanwhile.h"
 #include "terrace/tests/support/one_rank.h"
 
@@ -61,7 +63,7 @@ void ReadAll(const std::string& folder) {
       InferenceOptions(1),
       [&](zero::Runtime& rt) { LoadedModel loaded(rt, saved); }, &failure);
   if (failure.failed) TERRACE_THROW(failure.code, failure.message);
-  EXPECT_GT(EvaluationText(saved, {}).token_count(), 0);
+  EXPECT_GT(ReadEvaluationText(saved, {}).tokens.token_count(), 0);
 }
 
 TEST(SavedModelTest, AWholeManifestIsRead) {
@@ -72,7 +74,38 @@ TEST(SavedModelTest, AWholeManifestIsRead) {
   ReadAll(folder);
   const SavedModel saved = ReadSavedModel(folder);
   // Both documents, 18 and 28 bytes, and their ends.
-  EXPECT_EQ(EvaluationText(saved, {text}).token_count(), 18 + 28 + 2);
+  EXPECT_EQ(ReadEvaluationText(saved, {text}).tokens.token_count(),
+            18 + 28 + 2);
+}
+
+// Files that are given are the caller's to know; checkpoints of earlier
+// versions do not say what text they are of.
+TEST(SavedModelTest, TellsWhenTheTextIsNoLongerTheRuns) {
+  const std::string text = Text();
+  const std::vector<std::string> none, given = {text};
+  const auto notice = [&](zero::CheckpointExtras extras,
+                          const std::vector<std::string>& patterns) {
+    extras.model_json = kModel;
+    extras.more.insert({{"tokenizer", "byte"}, {"data", DataOf(text)}});
+    const SavedModel saved = ReadSavedModel(Save("grown", extras));
+    return ReadEvaluationText(saved, patterns).notice;
+  };
+  const std::string print = StrCat(LoadTextData({.train = {text},
+                                                 .validation = {},
+                                                 .base = "",
+                                                 .sequence_length = 8,
+                                                 .seed = 1},
+                                                *MakeTokenizer("byte"))
+                                       .text_fingerprint);
+  const std::string key = kTextFingerprint;
+  EXPECT_EQ(notice({.more = {{key, print}}}, none), "");
+  EXPECT_EQ(notice({}, none), "");
+  std::ofstream(text, std::ios::app) << "%\na third one\n";
+  EXPECT_EQ(notice({.more = {{key, print}}}, given), "");
+  const std::string grown = notice({.more = {{key, print}}}, none);
+  EXPECT_EQ(grown.find("the text is not that of "), 0u) << grown;
+  EXPECT_NE(grown.find("step-0: what is held out of it now may"), grown.npos)
+      << grown;
 }
 
 // The latest is replaced and removed while its manifest is read, and after.

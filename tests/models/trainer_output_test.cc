@@ -103,7 +103,8 @@ TEST(TrainerOutputTest, LinesOfLaterStepsAreMovedAsideAtTheStart) {
   const std::string other = out + "/metrics.rank.jsonl";
   for (const std::string& name : names)
     Write(out + "/" + name, lines({1, 2, 4, 6}));
-  Write(out + "/metrics.jsonl", lines({1, 2, 3, 4}) + "{\"step\":5,");
+  Write(out + "/metrics.jsonl",
+        lines({1}) + "damaged\n" + lines({2, 3, 4}) + "{\"step\":5,");
   Write(other, lines({4}));
   std::vector<std::string> notices;
   OnRanks(Options(2, 1, 2), [&](zero::Engine& engine, const Model& model) {
@@ -130,10 +131,13 @@ TEST(TrainerOutputTest, LinesOfLaterStepsAreMovedAsideAtTheStart) {
   const std::string metrics = ReadFile(out + "/metrics.jsonl");
   EXPECT_THAT(metrics, ::testing::StartsWith(lines({1, 2}) + "{\"step\":3,"));
   EXPECT_EQ(std::ranges::count(metrics, '\n'), 3);
-  EXPECT_EQ(ReadFile(out + "/metrics.jsonl.dropped"), lines({3, 4}));
+  EXPECT_EQ(ReadFile(out + "/metrics.jsonl.dropped"),
+            "damaged\n" + lines({3, 4}));
   EXPECT_EQ(ReadFile(other), lines({4}));
   expected.insert(expected.begin() + 1,
                   {out + "/metrics.jsonl: 2 lines from step 3 on moved to "
+                         "metrics.jsonl.dropped",
+                   out + "/metrics.jsonl: 1 line that no step wrote moved to "
                          "metrics.jsonl.dropped",
                    out + "/metrics.jsonl: the last line was cut short and is "
                          "dropped (10 bytes of step 5)"});

@@ -294,6 +294,15 @@ TEST_F(CommandsTest, DoctorsFolderMustBeThere) {
         5, "--path: must be a folder");
 }
 
+// One that it happens to be called in need not take a file.
+TEST_F(CommandsTest, DoctorReportsWhereTheDiskCannotBeMeasured) {
+  const Outcome run =
+      testing::RunShell("cd /proc/self && \"$0\" doctor --disk-mib 1");
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("not measured: [file] cannot"));
+  EXPECT_THAT(run.out, HasSubstr("ranks by default"));
+}
+
 TEST_F(CommandsTest, ALongPromptIsCutWithANotice) {
   const std::vector<std::string> args = {
       "generate", "--checkpoint",    Out(), "--max-tokens", "2",

@@ -375,11 +375,23 @@ TEST(ResumeTest, WithoutACheckpointItBeginsAnewAndSaysSo) {
   EXPECT_THAT(run.out, HasSubstr("note: there is no checkpoint in "));
 }
 
+TEST(RefusalTest, NamesWhatSetTheKey) {
+  const std::string folder = MakeRun("placed");
+  for (const char* setting : {"data.sequence_length=500",
+                              "model.vocab_size=100", "training.device=cuda"}) {
+    const std::string text = setting;
+    ExpectOneLine(Train(folder, {"--set", text}), 2,
+                  StrCat("[config] ", text.substr(0, text.find('=')),
+                         " (--set ", text, "): must be "));
+    EXPECT_FALSE(fs::exists(folder + "/out"));
+  }
+}
+
 TEST(ThreadsTest, FarBeyondTheCoresIsRefused) {
   const std::string folder = MakeRun("threads");
   for (const char* flag : {"--ranks", "--threads"}) {
     ExpectOneLine(Train(folder, {flag, "1000000"}), 2,
-                  "training.ranks x training.threads must be at most");
+                  StrCat("training.", flag + 2, " (", flag, " 1000000)"));
     EXPECT_FALSE(fs::exists(folder + "/out"));
   }
   // Some way beyond is a notice.

@@ -208,6 +208,9 @@ JsonNode ParseJson(std::string_view text, std::string_view name) {
   return std::move(builder).Take();
 }
 
+// What people write has kilobytes; /dev/zero would fill the memory.
+constexpr int64_t kMostFileNbytes = int64_t{16} << 20;
+
 JsonNode ReadJsonFile(const std::string& path, std::string_view what) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -219,7 +222,7 @@ JsonNode ReadJsonFile(const std::string& path, std::string_view what) {
                   path, " is a folder");
   std::string text;
   try {
-    text = ReadFile(path);
+    text = ReadFile(path, kMostFileNbytes);
   } catch (const Error& e) {  // "[file] cannot open PATH: the reason"
     TERRACE_THROW(e.code(), "[config] ", what, ": ",
                   e.message().substr(e.message().find(' ') + 1));

@@ -153,6 +153,17 @@ TEST(JsonSourceTest, MissingFileAndFolderAreNamed) {
   EXPECT_THAT(error_of(folder), HasSubstr("is a folder"));
 }
 
+TEST(JsonSourceTest, AFileWithoutEndIsRefused) {
+  try {
+    ReadJsonFile("/dev/zero", "--config");
+    ADD_FAILURE() << "read";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(),
+              "[config] --config: /dev/zero must have at most 16777216 bytes, "
+              "got more");
+  }
+}
+
 TEST(JsonSourceTest, FlagsSetValuesOnTheWay) {
   JsonNode root = ParseJson("{\"a\": {\"b\": 1}, \"l\": [{\"x\": 1}]}", "f");
   root.Set("a.b", ParseFlagValue("2", "--set a.b=2"));
