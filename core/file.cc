@@ -267,16 +267,11 @@ void WriteFileAtomically(const std::string& path, std::string_view text,
 
 std::string ReadFile(const std::string& path, int64_t most_nbytes) {
   const File file = File::OpenRead(path);
-  // Before it is held: a device has no end.
-  const auto check = [&](int64_t nbytes) {
-    if (nbytes > most_nbytes)
-      TERRACE_THROW(ErrorCode::kIo, "[file] ", path, " must have at most ",
-                    most_nbytes, " bytes, got more");
-  };
-  check(file.nbytes());
-  std::string text(static_cast<size_t>(file.nbytes()) + 1, '\0');
+  const auto most = static_cast<size_t>(most_nbytes);
+  std::string text(std::min(static_cast<size_t>(file.nbytes()) + 1, most),
+                   '\0');
   size_t done = 0;
-  while (true) {
+  while (done < most) {
     // read, not pread: a pipe has no offsets.
     const ssize_t n =
         ::read(file.descriptor(), text.data() + done, text.size() - done);
@@ -287,8 +282,8 @@ std::string ReadFile(const std::string& path, int64_t most_nbytes) {
     }
     if (n == 0) break;
     done += static_cast<size_t>(n);
-    check(static_cast<int64_t>(done));
-    if (done == text.size()) text.resize(2 * text.size() + 4096);
+    if (done == text.size())
+      text.resize(std::min(2 * text.size() + 4096, most));
   }
   text.resize(done);
   return text;

@@ -121,8 +121,8 @@ void WriteFileAtomically(
     const std::string& path, std::string_view text,
     const internal::FileCalls& calls = internal::SystemFileCalls());
 
-// The whole file, also one whose size is not known before (a pipe, /proc).
-// Throws kIo where it has more than `most_nbytes`.
+// The whole file, also one whose size is not known before (a pipe, /proc); of
+// a longer one (/dev/zero) its first `most_nbytes`.
 std::string ReadFile(const std::string& path,
                      int64_t most_nbytes = int64_t{1} << 62);
 

@@ -40,7 +40,7 @@ void Event::Wait() const {
   if (state_ == nullptr) return;
   std::unique_lock lock(state_->mutex);
   if (state_->deferred != nullptr) {
-    const auto finish = std::exchange(state_->deferred, nullptr);
+    auto finish = std::exchange(state_->deferred, nullptr);
     lock.unlock();
     std::exception_ptr error;
     try {
@@ -48,6 +48,7 @@ void Event::Wait() const {
     } catch (...) {
       error = std::current_exception();
     }
+    finish = nullptr;  // what it captured goes before the others wake
     state_->Finish(std::move(error));
     lock.lock();
   }

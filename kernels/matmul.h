@@ -30,7 +30,8 @@ struct MatMulArgs {
 void MatMul(const Context& ctx, const MatMulArgs& args);
 
 // What runs f32 products here, for `doctor` and the numeric environment:
-// "onednn 2.6.3 brg:avx512_core" or "eigen 3.4.0".
+// "onednn 2.6.3 brg:avx512_core and gemm:jit on avx512_core_amx", of a Linear's
+// forward and gradients, or "eigen 3.4.0".
 std::string MatMulBackend(const Context& ctx);
 
 }  // namespace terrace::kernels

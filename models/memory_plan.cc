@@ -119,7 +119,7 @@ void RequireMemory(const zero::LaunchOptions& launch, const ModelMaker& make,
   const std::string tags = LargestTags(plan.device, &largest);
   TERRACE_THROW(
       ErrorCode::kOutOfMemory, "[train] ", what,
-      " does not hold the training: at least ", need, " (of a rank: ", tags,
+      " does not hold the training: ", need, " (of a rank: ", tags,
       "); what would help: ", Remedy(launch.config, launch.ranks, largest));
 }
 

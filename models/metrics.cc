@@ -1,9 +1,17 @@
 #include "terrace/models/metrics.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -82,21 +90,47 @@ int64_t StepOf(std::string_view line) {
   return step;
 }
 
-// Of a whole line.
+// Of a whole line: -1 where it is not one JSON object.
 int64_t StepOfWhole(std::string_view line) {
-  return line.ends_with('}') ? StepOf(line) : -1;
+  return nlohmann::json::accept(line) ? StepOf(line) : -1;
 }
 
-// Makes `lines` part of the file on the disk.
+// Makes `lines` part of the file on the disk, all of them or none.
 void AppendOnDisk(const std::string& path, std::string_view lines,
                   const File::Calls& calls) {
   File file = File::OpenWrite(path, calls);
-  file.WriteAt(file.nbytes(), std::as_bytes(std::span(lines)));
-  file.Sync();
-  file.Close();
+  const int64_t before = file.nbytes();
+  try {
+    file.WriteAt(before, std::as_bytes(std::span(lines)));
+    file.Sync();
+    file.Close();
+  } catch (const Error&) {
+    // The next attempt appends them again.
+    if (::truncate(path.c_str(), before) != 0) {
+    }
+    throw;
+  }
   const auto slash = path.rfind('/');
   SyncDirectory(slash == std::string::npos ? "." : path.substr(0, slash + 1),
                 calls);
+}
+
+// The file at `path`, or that its link means, once Commit is called; with the
+// mode of the one that is there.
+std::unique_ptr<AtomicFile> Replacement(const std::string& path,
+                                        std::string_view text,
+                                        const File& there,
+                                        const File::Calls& calls) {
+  std::error_code none;
+  const std::string real = std::filesystem::canonical(path, none);
+  auto file = std::make_unique<AtomicFile>(none ? path : real, calls);
+  struct stat status = {};
+  if (::fstat(there.descriptor(), &status) != 0 ||
+      ::fchmod(file->file().descriptor(), status.st_mode & 07777) != 0)
+    TERRACE_THROW(ErrorCode::kIo, "[train] cannot give a copy of ", path,
+                  " its mode: ", std::strerror(errno));
+  file->file().WriteAt(0, std::as_bytes(std::span(text)));
+  return file;
 }
 
 }  // namespace
@@ -190,9 +224,13 @@ MetricsFile::MetricsFile(const std::string& path, int64_t keep_until,
   // A number that nothing follows may be cut too.
   if (cut.find(',') != cut.npos)
     dropped_.cut_step = std::max<int64_t>(StepOf(cut), 0);
+  // Where lines stay behind others that go.
+  std::unique_ptr<AtomicFile> closed_up;
+  if (!text.starts_with(kept))
+    closed_up = Replacement(path, kept, file_, calls);
   if (!dropped.empty()) AppendOnDisk(path + ".dropped", dropped, calls);
-  if (!text.starts_with(kept)) {  // lines behind others that go
-    WriteFileAtomically(path, kept, calls);
+  if (closed_up != nullptr) {
+    closed_up->Commit();
     file_ = File::OpenWrite(path, calls);
   }
   nbytes_ = std::ssize(kept);

@@ -77,7 +77,7 @@ class MetricsFile {
   void Append(const std::string& line);
   struct Dropped {
     int64_t lines = 0;       // of later steps, in PATH.dropped
-    int64_t damaged = 0;     // lines that are none of a step, there too
+    int64_t damaged = 0;     // lines that no step wrote so, there too
     int64_t cut_nbytes = 0;  // of the line cut short
     int64_t cut_step = 0;    // its step; 0: not known
   };

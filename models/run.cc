@@ -241,7 +241,10 @@ TrainingRun::TrainingRun(zero::RunFile file, RunRequest request)
     // What a folder allows, only a file in it can tell.
     std::vector<std::string> folders = {out()};
     const std::string checkpoints = out() + "/" + kCheckpointFolder;
-    if (fs::exists(checkpoints, none)) folders.push_back(checkpoints);
+    // A link that leads nowhere is there too.
+    if (fs::symlink_status(checkpoints, none).type() !=
+        fs::file_type::not_found)
+      folders.push_back(checkpoints);
     for (const std::string& folder : folders) {
       const std::string probe = StrCat(folder, "/.probe.", ::getpid());
       File::Create(probe).Close();
@@ -321,6 +324,7 @@ void TrainingRun::RemoveLeftovers() {
          !none && it != fs::directory_iterator(); it.increment(none)) {
       const std::string name = it->path().filename();
       if (name.starts_with(".probe.") ||
+          name.find(".jsonl.tmp.") != name.npos ||
           name.starts_with("config.resolved.json.tmp."))
         ::unlink(it->path().c_str());
     }

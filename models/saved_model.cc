@@ -96,10 +96,12 @@ EvaluationText ReadEvaluationText(const SavedModel& saved,
   const bool other = before != saved.extras.more.end() &&
                      before->second != StrCat(data.text_fingerprint);
   return {std::move(data.validation),
-          other ? StrCat("the text is not that of ", saved.path,
-                         ": what is held out of it now may have been trained "
-                         "on")
-                : ""};
+          !other ? ""
+                 : StrCat("the text is not that of ", saved.path,
+                          options.validation.empty()
+                              ? ": what is held out of it now may have been "
+                                "trained on"
+                              : ", or what is held out is not")};
 }
 
 SavedModel ReadSavedModel(const std::string& path) {

@@ -49,8 +49,8 @@ SavedModel ReadSavedModel(const std::string& path);
 
 struct EvaluationText {
   TokenDataset tokens;
-  // Where the text is no longer the one that the run read: what it held out may
-  // have been trained on. Or "".
+  // Where files of the run, trained on or held out, are no longer what they
+  // were: what is held out now may have been trained on. Or "".
   std::string notice;
 };
 

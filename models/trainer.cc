@@ -124,8 +124,8 @@ MetricsFile Trainer::OpenFile(const std::string& name) const {
                   " from step ", begin_ + 1, " on moved to ", name,
                   ".dropped"));
   if (dropped.damaged > 0)
-    Notice(StrCat(file.path(), ": ", Counted(dropped.damaged, "line"),
-                  " that no step wrote moved to ", name, ".dropped"));
+    Notice(StrCat(file.path(), ": ", Counted(dropped.damaged, "damaged line"),
+                  " moved to ", name, ".dropped"));
   if (dropped.cut_nbytes == 0) return file;
   const std::string which =
       dropped.cut_step > 0 ? StrCat(" of step ", dropped.cut_step) : "";

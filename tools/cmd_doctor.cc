@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -70,9 +71,9 @@ std::string DiskOf(const std::string& folder, int64_t mib) {
 
 // A folder that was asked for must do; the one that the command happens to be
 // called in need not.
-std::string Disk(const std::string& asked, int64_t mib) {
-  if (!asked.empty())
-    return OfFlag("doctor", "--path", [&] { return DiskOf(asked, mib); });
+std::string Disk(const std::optional<std::string>& asked, int64_t mib) {
+  if (asked.has_value())
+    return OfFlag("doctor", "--path", [&] { return DiskOf(*asked, mib); });
   try {
     return DiskOf(".", mib);
   } catch (const Error& error) {
@@ -83,11 +84,12 @@ std::string Disk(const std::string& asked, int64_t mib) {
 }  // namespace
 
 int Doctor(const Args& args) {
-  std::string folder;
+  std::optional<std::string> folder;
   int64_t mib = 64;
   Flags flags("doctor", "What this machine has and what will be used.");
-  flags.Text("--path", &folder, "DIR",
-             "the folder whose disk is measured; without: the working folder");
+  flags.OptionalText(
+      "--path", &folder, "DIR",
+      "the folder whose disk is measured; without: the working folder");
   flags.Int("--disk-mib", &mib, "N", "how much is written there; 0: nothing",
             {.least = 0, .most = 1 << 20});
   if (!flags.Parse(args)) return 0;

@@ -43,13 +43,12 @@ class StagingOnItsWay {
     if (most.sent == held_.sent && most.sum == held_.sum) return;
     sent_ = sum_ = nullptr;
     held_ = {};
-    const auto take = [&](int64_t nbytes) {
-      return nbytes == 0 ? nullptr
-                         : arena_->Allocate(nbytes, MemoryTag::kCommunication);
-    };
-    sent_ = take(most.sent);
-    sum_ = take(most.sum);
-    held_ = most;
+    if (most.sent > 0)
+      sent_ = arena_->Allocate(most.sent, MemoryTag::kCommunication);
+    held_.sent = most.sent;
+    if (most.sum > 0)
+      sum_ = arena_->Allocate(most.sum, MemoryTag::kCommunication);
+    held_.sum = most.sum;
   }
 
   const std::shared_ptr<Arena> arena_;

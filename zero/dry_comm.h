@@ -3,10 +3,10 @@
 //
 // Arguments are checked, staging is taken and given back, calls and bytes are
 // counted as communicators do; gathers, reductions and broadcasts move nothing.
-// A reduction, and what is issued behind it, is done when somebody waits for it
-// or for a later one: so its staging meets all that it may meet, whichever way
-// a real one is timed. An exchange answers for every rank what this one says,
-// so that ranks agree.
+// A reduction, and what is issued behind it, is done when somebody waits for
+// it, and its staging is given back then or with a later one: so it meets all
+// that it may meet, whichever way a real one is timed. An exchange answers for
+// every rank what this one says, so that ranks agree.
 #pragma once
 
 #include <memory>

@@ -3,9 +3,10 @@
 // text differs continues within rounding only, and says so.
 //
 //   extras.numeric_environment = zero::NumericEnvironment(rt);
-//   // "pool openmp, products onednn 2.6.3 brg:avx512_core, instructions AVX3,
-//   // compiler 12.2.0; ranks 2, threads 1, micro-batch 16 x 1; working f32,
-//   // gradients f32, wire f32, reduced by micro_step"
+//   // "pool openmp, products onednn 2.6.3 brg:avx512_core and gemm:jit on
+//   // avx512_core_amx, instructions AVX3, compiler 12.2.0; ranks 2, threads 1,
+//   // micro-batch 16 x 1; working f32, gradients f32, wire f32, reduced by
+//   // micro_step"
 //
 // Facts are separated by ", " and "; ", always the same in the same order.
 #pragma once

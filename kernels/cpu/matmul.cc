@@ -294,7 +294,7 @@ void MatMulWithoutOnednn(const Context& ctx, const MatMulArgs& args) {
 }
 
 std::string MatMulBackend(const Context& ctx) {
-  const std::string onednn = OnednnBackend(ctx, DType::kF32);
+  const std::string onednn = OnednnBackend(ctx);
   return !onednn.empty()
              ? onednn
              : StrCat("eigen ", EIGEN_WORLD_VERSION, ".", EIGEN_MAJOR_VERSION,
@@ -302,7 +302,7 @@ std::string MatMulBackend(const Context& ctx) {
 }
 
 bool MatMulHasBF16(const Context& ctx) {
-  return NamesBF16Kernel(OnednnBackend(ctx, DType::kBF16));
+  return NamesBF16Kernel(OnednnKernel(ctx, DType::kBF16, false));
 }
 
 bool NamesBF16Kernel(std::string_view name) {

@@ -1,5 +1,8 @@
 #include "terrace/kernels/cpu/onednn.h"
 
+#ifndef TERRACE_HAVE_DNNL
+#error "of @terrace_dnnl//:defs.bzl, by local_defines"
+#endif
 #if TERRACE_HAVE_DNNL
 #include <array>
 #include <map>
@@ -49,14 +52,40 @@ dnnl::memory::desc Bias(const Gemm& g) {
   return {{1, 1, g.n}, TypeOf(g.bias_dtype), {g.n, g.n, 1}};
 }
 
+// oneDNN's own, which DNNL_MAX_CPU_ISA lowers; one without a name here as its
+// number.
+std::string InstructionSet() {
+  const auto isa = dnnl::get_effective_cpu_isa();
+  switch (isa) {
+    case dnnl::cpu_isa::sse41:
+      return "sse41";
+    case dnnl::cpu_isa::avx:
+      return "avx";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
+    default:
+      return StrCat("isa ", static_cast<int64_t>(isa));
+  }
+}
+
 bool IsKind(const dnnl::matmul::primitive_desc& desc, std::string_view kind) {
   return std::string_view(desc.impl_info_str()).starts_with(kind);
 }
 
 // The brgemm kernels read a dense fp32 b in place, line by line, and where its
 // rows lie whole pages apart the lines share one set of the first cache.
-// gemm:jit packs b: faster by 2 to 30 %, twice where they collide
-// (docs/benchmarks.md, matmul). A batch of small ones gains by the latter only.
+// gemm:jit packs b: mostly faster, and twice where they collide
+// (docs/benchmarks.md, matmul has the exceptions). A batch of small ones gains
+// by the latter only. It packs into memory that oneDNN takes for the call, some
+// MiB beside scratchpad and plan.
 bool WantsPackedB(const Gemm& g) {
   constexpr int64_t kPage = 4096;
   if (g.dtype != DType::kF32 || g.b.transposed || g.k == 1) return false;
@@ -197,18 +226,27 @@ bool OnednnGemm(const Context& ctx, const Gemm& g) {
   return true;
 }
 
-std::string OnednnBackend(const Context& ctx, DType dtype) {
+std::string OnednnKernel(const Context& ctx, DType dtype, bool transposed_b) {
   Gemm g;
   g.dtype = dtype;
   g.m = g.n = g.k = 256;
   g.a.ld = g.b.ld = g.c_ld = 256;
+  g.b.transposed = transposed_b;
   if (!Supports(g)) return "";
   ctx.pool().Bind();
   const Product* product = Cached(ctx, g);
-  if (product == nullptr) return "";
+  return product == nullptr ? "" : product->desc.impl_info_str();
+}
+
+std::string OnednnBackend(const Context& ctx) {
+  const std::string forward = OnednnKernel(ctx, DType::kF32, true),
+                    gradient = OnednnKernel(ctx, DType::kF32, false);
+  if (forward.empty()) return "";
   const dnnl_version_t* version = dnnl_version();
   return StrCat("onednn ", version->major, ".", version->minor, ".",
-                version->patch, " ", product->desc.impl_info_str());
+                version->patch, " ", forward,
+                gradient == forward ? "" : " and " + gradient, " on ",
+                InstructionSet());
 }
 
 }  // namespace terrace::kernels::cpu
@@ -217,7 +255,8 @@ std::string OnednnBackend(const Context& ctx, DType dtype) {
 
 namespace terrace::kernels::cpu {
 bool OnednnGemm(const Context&, const Gemm&) { return false; }
-std::string OnednnBackend(const Context&, DType) { return ""; }
+std::string OnednnKernel(const Context&, DType, bool) { return ""; }
+std::string OnednnBackend(const Context&) { return ""; }
 }  // namespace terrace::kernels::cpu
 
 #endif

@@ -34,6 +34,22 @@ TEST(EventTest, ADeferredOneIsDoneByTheFirstWait) {
   event.Wait();
   EXPECT_EQ(ran, 1);
   EXPECT_TRUE(event.Done());
+  // Whoever waits second waits for the first.
+  std::promise<void> begun, go;
+  const Event slow = Event::Deferred([&] {
+    begun.set_value();
+    go.get_future().wait();
+    ++ran;
+  });
+  auto first = std::async(std::launch::async, [&] { slow.Wait(); });
+  begun.get_future().wait();
+  auto second = std::async(std::launch::async, [&] {
+    slow.Wait();
+    return ran;
+  });
+  go.set_value();
+  first.get();
+  EXPECT_EQ(second.get(), 2);
   const Event fails = Event::Deferred([] { throw std::runtime_error("no"); });
   for (int wait = 0; wait < 2; ++wait)
     EXPECT_EQ(WhatOf([&] { fails.Wait(); }), "no");

@@ -141,8 +141,8 @@ TEST(MemoryPlanTest, RequiresWhatTrainingNeedsAndNotAByteMore) {
                     [&] { RequireMemory(launch, Gpt(Small()), kTokens); })
                     .find(StrCat("out of memory: [train] the device budget of ",
                                  least - 1,
-                                 " bytes does not hold the training: at least ",
-                                 least, " bytes are needed (of a rank: ")),
+                                 " bytes does not hold the training: ", least,
+                                 " bytes are needed (of a rank: ")),
                 0u);
     }
   }
@@ -167,7 +167,7 @@ TEST(MemoryPlanTest, SlowTransfersFitTheLeastBudget) {
             PlanMemory(launch, Gpt(Small()), kTokens).device.live.peak;
         launch.config.device_memory_nbytes = least;
         RequireMemory(launch, Gpt(Small()), kTokens);
-        EXPECT_LE(Real(launch).live.peak, least);
+        Real(launch);  // fails beyond the budget
       }
     }
   }

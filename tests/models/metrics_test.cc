@@ -71,17 +71,65 @@ class NoSync : public internal::FileCalls {
 
 TEST(MetricsFileTest, NothingIsCutBeforeItsCopyIsOnTheDisk) {
   const std::string path = Path("synced.jsonl");
-  const std::string text = Line(1) + "\n" + Line(2) + "\n";
-  WriteFileAtomically(path, text);
-  try {
-    MetricsFile(path, 1, NoSync());
-    ADD_FAILURE() << "the copy is not safe";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kIo);
-    EXPECT_NE(error.message().find(path + ".dropped"), std::string::npos)
-        << error.message();
+  // The second is closed up, and its copy fails first.
+  for (const std::string& text :
+       {Line(1) + "\n" + Line(2) + "\n", "x\n" + Line(1) + "\n"}) {
+    std::filesystem::remove(path + ".dropped");
+    WriteFileAtomically(path, text);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      try {
+        MetricsFile(path, 1, NoSync());
+        ADD_FAILURE() << "the copy is not safe";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kIo);
+        EXPECT_NE(error.message().find(path + ".dropped"), std::string::npos)
+            << error.message();
+      }
+      EXPECT_EQ(ReadFile(path), text);
+      EXPECT_EQ(ReadFile(path + ".dropped"), "");
+    }
   }
-  EXPECT_EQ(ReadFile(path), text);
+}
+
+std::vector<std::string> Leftovers(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(path).parent_path()))
+    if (entry.path().string().starts_with(path + ".tmp."))
+      names.push_back(entry.path().string());
+  return names;
+}
+
+// A page that was lost, from one line into the next, and a lost end of line.
+TEST(MetricsFileTest, LinesThatRanIntoEachOtherAreDamaged) {
+  const std::string path = Path("joined.jsonl");
+  const std::string two = Line(2), three = Line(3);
+  for (const std::string& joined :
+       {two.substr(0, two.size() - 3) + std::string(8, '\0') + three.substr(9),
+        two + three}) {
+    std::filesystem::remove(path + ".dropped");
+    WriteFileAtomically(path, Line(1) + "\n" + joined + "\n" + Line(4) + "\n");
+    const MetricsFile file(path, 5);
+    EXPECT_EQ(file.dropped().damaged, 1);
+    EXPECT_EQ(ReadFile(path), Line(1) + "\n" + Line(4) + "\n");
+    EXPECT_EQ(ReadFile(path + ".dropped"), joined + "\n");
+  }
+}
+
+// The file that a link means is closed up, and keeps its mode.
+TEST(MetricsFileTest, ALinkAndAModeStay) {
+  namespace fs = std::filesystem;
+  const std::string path = Path("link.jsonl"), real = Path("real.jsonl");
+  fs::remove(path);
+  WriteFileAtomically(real, "damaged\n" + Line(2) + "\n");
+  fs::permissions(real, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink(real, path);
+  MetricsFile file(path, 5);
+  file.Append(Line(3));
+  EXPECT_TRUE(fs::is_symlink(path));
+  EXPECT_EQ(ReadFile(real), Line(2) + "\n" + Line(3) + "\n");
+  EXPECT_EQ(fs::status(real).permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
 }
 
 // Good lines behind them stay, and the file goes on behind those.
@@ -96,6 +144,7 @@ TEST(MetricsFileTest, DamagedLinesAloneAreMovedFromTheMiddle) {
   EXPECT_EQ(file.dropped().damaged, 2);
   EXPECT_EQ(file.dropped().cut_nbytes, 0);
   EXPECT_EQ(ReadFile(path + ".dropped"), first + second + Line(9) + "\n");
+  EXPECT_TRUE(Leftovers(path).empty());
   file.Append(Line(6));
   EXPECT_EQ(ReadFile(path),
             Line(1) + "\n" + Line(3) + "\n" + Line(4) + "\n" + Line(6) + "\n");

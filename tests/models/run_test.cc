@@ -275,14 +275,17 @@ TEST(RunTest, AFolderThatTakesNoCheckpointIsRefusedBeforeTheFirstStep) {
   const zero::RunFile file = MakeRun("unwritable", 1, 0, LongText()).file();
   const std::string checkpoints = file.training.out + "/checkpoint";
   fs::create_directories(file.training.out);
-  fs::create_directory_symlink("/proc/self", checkpoints);
-  try {
-    const TrainingRun run(file, {.resume = true});
-    ADD_FAILURE() << "accepted";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kIo);
-    EXPECT_THAT(e.message(), AllOf(HasSubstr("--out (training.out)"),
-                                   HasSubstr(checkpoints)));
+  for (const char* target : {"/proc/self", "/terrace/is/not/there"}) {
+    fs::remove(checkpoints);
+    fs::create_directory_symlink(target, checkpoints);
+    try {
+      const TrainingRun run(file, {.resume = true});
+      ADD_FAILURE() << "accepted " << target;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kIo);
+      EXPECT_THAT(e.message(), AllOf(HasSubstr("--out (training.out)"),
+                                     HasSubstr(checkpoints)));
+    }
   }
 }
 

@@ -106,6 +106,15 @@ TEST(SavedModelTest, TellsWhenTheTextIsNoLongerTheRuns) {
   EXPECT_EQ(grown.find("the text is not that of "), 0u) << grown;
   EXPECT_NE(grown.find("step-0: what is held out of it now may"), grown.npos)
       << grown;
+  // Files of their own that are held out were not trained on.
+  const std::string other = notice(
+      {.more = {{key, print},
+                {"data",
+                 StrCat("{\"train\": [\"", text, "\"], \"validation\": [\"",
+                        text, "\"], \"sequence_length\": 8, \"seed\": 1}")}}},
+      none);
+  EXPECT_EQ(other.find("the text is not that of "), 0u) << other;
+  EXPECT_EQ(other.find("may have been"), other.npos) << other;
 }
 
 // The latest is replaced and removed while its manifest is read, and after.

@@ -95,7 +95,7 @@ TEST(TrainerOutputTest, LinesOfLaterStepsAreMovedAsideAtTheStart) {
   const std::string out = FreshOut("later");
   const auto lines = [](std::initializer_list<int> steps) {
     std::string text;
-    for (const int step : steps) text += StrCat("{\"step\":", step, ",}\n");
+    for (const int step : steps) text += StrCat("{\"step\":", step, "}\n");
     return text;
   };
   const std::vector<std::string> names = {
@@ -137,7 +137,7 @@ TEST(TrainerOutputTest, LinesOfLaterStepsAreMovedAsideAtTheStart) {
   expected.insert(expected.begin() + 1,
                   {out + "/metrics.jsonl: 2 lines from step 3 on moved to "
                          "metrics.jsonl.dropped",
-                   out + "/metrics.jsonl: 1 line that no step wrote moved to "
+                   out + "/metrics.jsonl: 1 damaged line moved to "
                          "metrics.jsonl.dropped",
                    out + "/metrics.jsonl: the last line was cut short and is "
                          "dropped (10 bytes of step 5)"});

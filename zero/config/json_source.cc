@@ -208,9 +208,6 @@ JsonNode ParseJson(std::string_view text, std::string_view name) {
   return std::move(builder).Take();
 }
 
-// What people write has kilobytes; /dev/zero would fill the memory.
-constexpr int64_t kMostFileNbytes = int64_t{16} << 20;
-
 JsonNode ReadJsonFile(const std::string& path, std::string_view what) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -220,13 +217,18 @@ JsonNode ReadJsonFile(const std::string& path, std::string_view what) {
   if (std::filesystem::is_directory(status))
     TERRACE_THROW(ErrorCode::kConfig, "[config] ", what, " must be a file, ",
                   path, " is a folder");
+  // What people write has kilobytes; /dev/zero would fill the memory.
+  constexpr int64_t kMost = int64_t{16} << 20;
   std::string text;
   try {
-    text = ReadFile(path, kMostFileNbytes);
+    text = ReadFile(path, kMost + 1);
   } catch (const Error& e) {  // "[file] cannot open PATH: the reason"
     TERRACE_THROW(e.code(), "[config] ", what, ": ",
                   e.message().substr(e.message().find(' ') + 1));
   }
+  if (std::ssize(text) > kMost)
+    TERRACE_THROW(ErrorCode::kConfig, "[config] ", what, " must have at most ",
+                  kMost, " bytes, ", path, " has more");
   return ParseJson(text, path);
 }
 

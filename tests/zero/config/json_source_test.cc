@@ -158,9 +158,10 @@ TEST(JsonSourceTest, AFileWithoutEndIsRefused) {
     ReadJsonFile("/dev/zero", "--config");
     ADD_FAILURE() << "read";
   } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kConfig);
     EXPECT_EQ(error.message(),
-              "[config] --config: /dev/zero must have at most 16777216 bytes, "
-              "got more");
+              "[config] --config must have at most 16777216 bytes, /dev/zero "
+              "has more");
   }
 }
 
