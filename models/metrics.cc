@@ -86,13 +86,18 @@ int64_t StepOf(std::string_view line) {
   if (!line.starts_with(kStart)) return -1;
   line.remove_prefix(kStart.size());
   int64_t step = -1;
-  std::from_chars(line.data(), line.data() + line.size(), step);
-  return step;
+  const char* const end = line.data() + line.size();
+  const char* const after = std::from_chars(line.data(), end, step).ptr;
+  // No integer: 7.5, 1e99.
+  return after == end || *after == ',' || *after == '}' ? step : -1;
 }
 
-// Of a whole line: -1 where it is not one JSON object.
+// Of a whole line: -1 where it is not one JSON object. The library takes a zero
+// byte for the end.
 int64_t StepOfWhole(std::string_view line) {
-  return nlohmann::json::accept(line) ? StepOf(line) : -1;
+  return line.find('\0') == line.npos && nlohmann::json::accept(line)
+             ? StepOf(line)
+             : -1;
 }
 
 // Makes `lines` part of the file on the disk, all of them or none.
@@ -207,7 +212,10 @@ StepMetrics StepMeter::End(const zero::StepResult& result) {
 MetricsFile::MetricsFile(const std::string& path, int64_t keep_until,
                          const File::Calls& calls)
     : file_(File::OpenWrite(path, calls)) {
-  const std::string text = ReadFile(path);
+  std::string text = ReadFile(path);
+  // A last line that lacks no more than its end is whole.
+  if (StepOfWhole(std::string_view(text).substr(text.rfind('\n') + 1)) >= 0)
+    text += '\n';
   std::string kept, dropped;
   size_t begin = 0;
   for (size_t end; (end = text.find('\n', begin)) != text.npos;
@@ -234,6 +242,8 @@ MetricsFile::MetricsFile(const std::string& path, int64_t keep_until,
     file_ = File::OpenWrite(path, calls);
   }
   nbytes_ = std::ssize(kept);
+  if (file_.nbytes() < nbytes_)
+    file_.WriteAt(nbytes_ - 1, std::as_bytes(std::span("\n", 1)));
   file_.Resize(nbytes_);
 }
 

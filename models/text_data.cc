@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "terrace/core/counted.h"
 #include "terrace/core/error.h"
 #include "terrace/core/file.h"
 #include "terrace/core/rng.h"
@@ -327,6 +328,14 @@ TextData LoadTextData(const TextDataOptions& options,
              std::bit_cast<uint64_t>(options.validation_fraction)),
       train, validation);
   AddNotices(train, validation, &data.notices);
+  const int64_t held = data.validation.token_count(),
+                trained = data.train.token_count();
+  if (validation.files.empty() && held > trained)
+    data.notices.push_back(StrCat(
+        "holds out ", held, " of ", held + trained,
+        " tokens, more than it trains on: documents stay whole, and the ",
+        Counted(data.validation_documents, "document"),
+        " drawn are long; data.validation or another seed chooses others"));
   return data;
 }
 

@@ -43,7 +43,8 @@ struct TextData {
   uint64_t fingerprint = 0;
   // Of file contents alone, and which of them are trained on.
   uint64_t text_fingerprint = 0;
-  // Files that are named twice, in one list or in both.
+  // Files that are named twice, in one list or in both; and where so few
+  // documents differ so much that most of the text is held out.
   std::vector<std::string> notices;
 };
 

@@ -106,7 +106,8 @@ TEST(MetricsFileTest, LinesThatRanIntoEachOtherAreDamaged) {
   const std::string two = Line(2), three = Line(3);
   for (const std::string& joined :
        {two.substr(0, two.size() - 3) + std::string(8, '\0') + three.substr(9),
-        two + three}) {
+        two + three, two + std::string(1, '\0') + three,
+        std::string("{\"step\":1.5}"), std::string("{\"step\":1e9}")}) {
     std::filesystem::remove(path + ".dropped");
     WriteFileAtomically(path, Line(1) + "\n" + joined + "\n" + Line(4) + "\n");
     const MetricsFile file(path, 5);
@@ -159,6 +160,27 @@ TEST(MetricsFileTest, DropsALineThatACrashCutShort) {
   EXPECT_EQ(file.dropped().cut_nbytes, 13);
   EXPECT_FALSE(std::filesystem::exists(path + ".dropped"));
   EXPECT_EQ(ReadFile(path), Line(1) + "\n" + Line(2) + "\n");
+}
+
+TEST(MetricsFileTest, ALastLineThatLacksItsEndAloneIsKept) {
+  const std::string path = Path("unended.jsonl");
+  for (const std::string& before :
+       {Line(1) + "\n", "x\n" + Line(1) + "\n", std::string()}) {
+    WriteFileAtomically(path, before + Line(2));
+    const std::string kept = before.empty() ? "" : Line(1) + "\n";
+    {
+      const MetricsFile file(path, 5);
+      EXPECT_EQ(file.dropped().cut_nbytes, 0);
+      EXPECT_EQ(file.dropped().lines, 0);
+      EXPECT_EQ(ReadFile(path), kept + Line(2) + "\n");
+    }
+    // Of a step that will be written again.
+    WriteFileAtomically(path, before + Line(2));
+    MetricsFile file(path, 1);
+    EXPECT_EQ(file.dropped().lines, 1);
+    file.Append(Line(7));
+    EXPECT_EQ(ReadFile(path), kept + Line(7) + "\n");
+  }
 }
 
 TEST(MetricsFileTest, TellsHowMuchOfACutLineGoes) {

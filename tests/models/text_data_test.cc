@@ -199,6 +199,28 @@ TEST_F(TextDataTest, ASingleDocumentHoldsOutItsEndFromALine) {
   EXPECT_EQ(Text(data.train), text.substr(0, 38 * 8) + "|");
 }
 
+// Of two documents one is held out, whichever the seed draws.
+TEST_F(TextDataTest, HoldingOutMostOfTheTextIsNoted) {
+  Write("long", std::string(400, 'x') + "\n");
+  Write("short", "some text\n");
+  int noted = 0;
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    TextDataOptions options = Options({"long", "short"});
+    options.seed = seed;
+    const TextData data = Load(options);
+    const bool most = data.validation.token_count() > 400;
+    noted += most;
+    if (most)
+      EXPECT_THAT(data.notices,
+                  ElementsAre(::testing::HasSubstr(
+                      "holds out 402 of 413 tokens, more than it trains on")));
+    else
+      EXPECT_THAT(data.notices, IsEmpty());
+  }
+  EXPECT_GT(noted, 0);
+  EXPECT_LT(noted, 16);
+}
+
 TEST_F(TextDataTest, ASingleLineIsCutBetweenCharacters) {
   std::string text;
   for (int i = 0; i < 10; ++i) text += "\xE2\x82\xAC";  // 30 bytes, cut at 28
