@@ -1,7 +1,6 @@
 #include "terrace/models/metrics.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -100,7 +99,8 @@ int64_t StepOfWhole(std::string_view line) {
              : -1;
 }
 
-// Makes `lines` part of the file on the disk, all of them or none.
+// Makes `lines` part of the file on the disk. Where that fails they are taken
+// back, as the next attempt appends them again.
 void AppendOnDisk(const std::string& path, std::string_view lines,
                   const File::Calls& calls) {
   File file = File::OpenWrite(path, calls);
@@ -110,9 +110,8 @@ void AppendOnDisk(const std::string& path, std::string_view lines,
     file.Sync();
     file.Close();
   } catch (const Error&) {
-    // The next attempt appends them again.
-    if (::truncate(path.c_str(), before) != 0) {
-    }
+    std::error_code none;
+    std::filesystem::resize_file(path, static_cast<uintmax_t>(before), none);
     throw;
   }
   const auto slash = path.rfind('/');

@@ -318,16 +318,23 @@ void TrainingRun::TakeOutput() {
 void TrainingRun::RemoveLeftovers() {
   const std::string checkpoints = out() + "/" + kCheckpointFolder;
   zero::RemoveUnfinished(checkpoints);
-  std::error_code none;
-  for (const std::string& folder : {out(), checkpoints})
+  const auto remove = [](const std::string& folder, auto is_leftover) {
+    std::error_code none;
     for (fs::directory_iterator it(folder, none);
-         !none && it != fs::directory_iterator(); it.increment(none)) {
-      const std::string name = it->path().filename();
-      if (name.starts_with(".probe.") ||
-          name.find(".jsonl.tmp.") != name.npos ||
-          name.starts_with("config.resolved.json.tmp."))
+         !none && it != fs::directory_iterator(); it.increment(none))
+      if (is_leftover(it->path().filename().string()))
         ::unlink(it->path().c_str());
-    }
+  };
+  const auto is_probe = [](const std::string& name) {
+    return name.starts_with(".probe.");
+  };
+  remove(checkpoints, is_probe);
+  remove(out(), [&](const std::string& name) {
+    const bool lines =
+        name.starts_with("metrics.") || name.starts_with("evaluation.");
+    return is_probe(name) || name.starts_with("config.resolved.json.tmp.") ||
+           (lines && name.find(".jsonl.tmp.") != name.npos);
+  });
 }
 
 zero::CheckpointExtras TrainingRun::Extras(

@@ -101,7 +101,8 @@ EvaluationText ReadEvaluationText(const SavedModel& saved,
                           options.validation.empty()
                               ? ": what is held out of it now may have been "
                                 "trained on"
-                              : ", or what is held out is not")};
+                              : ": files of data.train or data.validation "
+                                "have changed")};
 }
 
 SavedModel ReadSavedModel(const std::string& path) {

@@ -10,6 +10,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace terrace::kernels::cpu {
 namespace {
@@ -55,25 +56,19 @@ dnnl::memory::desc Bias(const Gemm& g) {
 // oneDNN's own, which DNNL_MAX_CPU_ISA lowers; one without a name here as its
 // number.
 std::string InstructionSet() {
-  const auto isa = dnnl::get_effective_cpu_isa();
-  switch (isa) {
-    case dnnl::cpu_isa::sse41:
-      return "sse41";
-    case dnnl::cpu_isa::avx:
-      return "avx";
-    case dnnl::cpu_isa::avx2:
-      return "avx2";
-    case dnnl::cpu_isa::avx512_core:
-      return "avx512_core";
-    case dnnl::cpu_isa::avx512_core_vnni:
-      return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core_bf16:
-      return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_amx:
-      return "avx512_core_amx";
-    default:
-      return StrCat("isa ", static_cast<int64_t>(isa));
-  }
+  using enum dnnl::cpu_isa;
+  constexpr std::pair<dnnl::cpu_isa, const char*> kNames[] = {
+      {sse41, "sse41"},
+      {avx, "avx"},
+      {avx2, "avx2"},
+      {avx512_core, "avx512_core"},
+      {avx512_core_vnni, "avx512_core_vnni"},
+      {avx512_core_bf16, "avx512_core_bf16"},
+      {avx512_core_amx, "avx512_core_amx"}};
+  const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+  for (const auto& [known, name] : kNames)
+    if (isa == known) return name;
+  return StrCat("isa ", static_cast<int64_t>(isa));
 }
 
 bool IsKind(const dnnl::matmul::primitive_desc& desc, std::string_view kind) {

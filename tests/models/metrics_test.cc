@@ -100,7 +100,8 @@ std::vector<std::string> Leftovers(const std::string& path) {
   return names;
 }
 
-// A page that was lost, from one line into the next, and a lost end of line.
+// A page that was lost, from one line into the next, a lost end of line, and
+// steps that no run has.
 TEST(MetricsFileTest, LinesThatRanIntoEachOtherAreDamaged) {
   const std::string path = Path("joined.jsonl");
   const std::string two = Line(2), three = Line(3);

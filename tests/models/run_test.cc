@@ -214,9 +214,21 @@ TEST(RunTest, LeftoversStayUntilTheRunIsRight) {
   zero::RunFile file = MakeRun("leftovers", 1, 0, LongText()).file();
   const std::string out = file.training.out, dir = out + "/checkpoint";
   fs::create_directories(dir + "/step-9.tmp");
+  const std::vector<std::string> ours = {out + "/metrics.jsonl.tmp.1.1",
+                                         out + "/metrics.rank3.jsonl.tmp.1.1",
+                                         out + "/evaluation.jsonl.tmp.1.1",
+                                         out + "/config.resolved.json.tmp.1.1",
+                                         out + "/.probe.1",
+                                         dir + "/.probe.1"};
+  const std::vector<std::string> theirs = {out + "/notes.jsonl.tmp.1",
+                                           dir + "/metrics.jsonl.tmp.1"};
+  for (const auto* files : {&ours, &theirs})
+    for (const std::string& file_name : *files)
+      WriteFileAtomically(file_name, "x");
   const auto refused = [&](const zero::RunFile& wrong, RunRequest request) {
     EXPECT_THROW(TrainingRun(wrong, request), Error);
     EXPECT_TRUE(fs::exists(dir + "/step-9.tmp"));
+    for (const std::string& name : ours) EXPECT_TRUE(fs::exists(name)) << name;
     EXPECT_FALSE(fs::exists(out + "/.lock"));
   };
   refused(file, {.resume = true, .resume_from = out + "/none"});
@@ -226,6 +238,9 @@ TEST(RunTest, LeftoversStayUntilTheRunIsRight) {
   {
     const TrainingRun run(file, {.resume = true});
     EXPECT_FALSE(fs::exists(dir + "/step-9.tmp"));
+    for (const std::string& name : ours) EXPECT_FALSE(fs::exists(name)) << name;
+    for (const std::string& name : theirs)
+      EXPECT_TRUE(fs::exists(name)) << name;
     EXPECT_EQ(
         zero::Launch(run.launch(), [&](zero::Runtime& rt) { run.Train(rt); }),
         0);
